@@ -1,0 +1,1 @@
+"""Campaigns, verdicts, promotion and supervision of sandboxed agent instances."""

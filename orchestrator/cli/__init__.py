@@ -1,0 +1,94 @@
+"""The `sia` command. Each command's module is imported only when that command is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    # words, where the function is, one-line help
+    ("doctor", "orchestrator.cli.doctor:doctor", "What this machine can and cannot isolate, and how to fix it."),
+    ("demo", "orchestrator.cli.demo:demo", "A campaign, a promotion and a rollback in a throw-away repository."),
+    ("campaign run", "orchestrator.cli.campaign:run", "Run a campaign file."),
+    ("campaign list", "orchestrator.cli.campaign:list_campaigns", "List campaigns."),
+    ("campaign show", "orchestrator.cli.campaign:show", "Show verdicts and trials of a campaign."),
+    ("campaign resume", "orchestrator.cli.campaign:resume", "Finish a campaign that was interrupted."),
+    ("campaign report", "orchestrator.cli.campaign:report", "Write a campaign's report with figures."),
+    ("candidate list", "orchestrator.cli.candidate:list_candidates", "List candidates and proposals of the agent."),
+    ("task check", "orchestrator.cli.task:check", "Check tasks: the oracle gives reward 1, nothing gives 0."),
+    ("promote", "orchestrator.cli.promote:promote", "Promote a candidate that was judged better."),
+    ("rollback", "orchestrator.cli.promote:rollback", "Go back to an earlier generation."),
+    ("generations", "orchestrator.cli.promote:generations", "Show the ledger of generations."),
+    ("conformance", "orchestrator.cli.conformance:conformance", "Check that a command keeps the instance contract."),
+    ("env build", "orchestrator.cli.env:build", "Build the Python environment of a candidate."),
+    ("run", "orchestrator.cli.supervise:run", "Run the main instance once, in the foreground."),
+    ("supervise", "orchestrator.cli.supervise:supervise", "Keep the main instance alive (what restart.sh runs)."),
+    ("send", "orchestrator.cli.supervise:send", "Send a message to the main instance."),
+    ("status", "orchestrator.cli.status:status", "One look at what runs."),
+    ("log show", "orchestrator.cli.log:show", "Show iterations of a trial or of the main instance."),
+    ("log diff", "orchestrator.cli.log:diff", "Compare the iteration logs of two trials."),
+    ("log verify", "orchestrator.cli.log:verify", "Check a journal's hash chain."),
+    ("log export", "orchestrator.cli.log:export", "Export a trajectory (ATIF)."),
+    ("sandbox run", "orchestrator.cli.sandbox:run", "Run any command in a sandbox, and show what it changed."),
+)
+
+GROUPS = {
+    "campaign": "Evaluation campaigns.",
+    "candidate": "Candidates.",
+    "task": "Tasks.",
+    "env": "Agent environments.",
+    "log": "Iteration logs.",
+    "sandbox": "Sandboxes.",
+}
+
+
+def build_app() -> App:
+    """The command tree, without importing any command."""
+    from cyclopts import App
+
+    app = App(name="sia", help="A sandboxed self-improvement orchestrator for LLM agents.", version=_version)
+    groups: dict[str, App] = {}
+    for words, target, text in COMMANDS:
+        *group, name = words.split()
+        parent = app
+        for word in group:
+            if word not in groups:
+                groups[word] = App(name=word, help=GROUPS[word])
+                app.command(groups[word])
+            parent = groups[word]
+        parent.command(target, name=name, help=text)
+    return app
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("sia-orchestrator")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit with its code. Every SiaError becomes a message on stderr, never a traceback."""
+    from orchestrator.errors import SiaError
+
+    try:
+        code = build_app()(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+    except SiaError as error:
+        print(f"sia: {error.render()}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("sia: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; say nothing at exit
+        sys.exit(0)
+    except Exception as error:
+        from cyclopts import CycloptsError
+
+        if isinstance(error, CycloptsError):
+            sys.exit(2)  # cyclopts has printed what is wrong
+        raise
+    sys.exit(code if isinstance(code, int) else 0)

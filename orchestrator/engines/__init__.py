@@ -1,0 +1,1 @@
+"""Programs that answer inference requests, and the host that starts them."""
