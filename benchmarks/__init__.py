@@ -1,0 +1,1 @@
+"""Measurements as ratios against a yardstick taken in the same run."""
