@@ -1,0 +1,141 @@
+"""An instance: the agent as a process in a sandbox. Main and test instances are made by the same function.
+
+Everything that the process writes is hostile input: it is read by one thread, in bounded pieces, and handed on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import signal
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
+
+if TYPE_CHECKING:
+    from orchestrator.agent_build import AgentBuild
+    from orchestrator.broker import Line
+    from sandbox.host import Host
+    from sandbox.process import Outcome, Sandbox
+
+AGENT_CODE = "/root/sia"
+AGENT_DATA = "/root/data"
+AGENT_ENVIRONMENT = "/opt/agent-env"
+AGENT_HOME = "/home/agent"
+BUNDLE = "/run/sia/agent.bundle"
+SUPERVISOR_SOCKET = "/run/sia/supervisor.sock"
+ENGINE_FD = 3  # number of the engine's socket inside; the same everywhere
+DATA_DIRECTORIES = ("iterations", "state", "tasks", "user")
+STDERR_CAP = 4 * 1024 * 1024  # bytes of the agent's own log that are kept
+CHUNK = 65536
+
+
+@dataclass(frozen=True)
+class InstanceSetup:
+    """What differs between instances. `overlays` are the workdir's and /root/data's (and a task's other places).
+
+    `env` is for conformance tests and a task's own variables; a key of the contract can't be replaced.
+    """
+
+    build: AgentBuild
+    workdir: str
+    overlays: tuple[Overlay, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = Limits()
+
+
+def data_skeleton(directory: Path) -> Path:
+    """A lowest layer for /root/data: the four directories, empty. Made once below `directory`; returns its path."""
+    root = directory / "data-skeleton"
+    for name in DATA_DIRECTORIES:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def instance_spec(setup: InstanceSetup, supervisor_socket: Path | None = None) -> SandboxSpec:
+    """The sandbox of an instance: a pure function of its setup, the same for main, trial and conformance."""
+    build = setup.build
+    env = {
+        **setup.env,
+        "PATH": f"{AGENT_ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": AGENT_HOME,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "TMPDIR": "/tmp",
+        "PYTHONPATH": AGENT_CODE,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SIA_ENGINE_FD": str(ENGINE_FD),
+    }
+    binds = [
+        Bind(build.export, AGENT_CODE),
+        Bind(build.environment, AGENT_ENVIRONMENT),
+        Bind(build.bundle, BUNDLE),
+    ]
+    if supervisor_socket is not None:
+        binds.append(Bind(supervisor_socket, SUPERVISOR_SOCKET))
+    return SandboxSpec(
+        command=build.command,
+        workdir=setup.workdir,
+        env=env,
+        binds=tuple(binds),
+        overlays=setup.overlays,
+        limits=setup.limits,
+        python=build.environment / "bin" / "python",
+    )
+
+
+class Instance:
+    """A running instance. Every method may be called from any thread; `close` (or the context manager) ends it."""
+
+    @classmethod
+    def start(
+        cls,
+        host: Host,
+        setup: InstanceSetup,
+        line: Line,
+        supervisor_socket: Path | None,
+        stdout: Callable[[bytes], None],
+        stderr: Path,
+    ) -> Instance:
+        """Launch it. `stdout` is called with each piece of output, from the instance's own thread, and must not block.
+
+        `stderr` receives the agent's own log (a file of ours, at most `STDERR_CAP` bytes; the rest is dropped and
+        noted). `line.instance_end` is passed in and closed on our side. Raises what `Sandbox.start` raises.
+        """
+        raise NotImplementedError
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for the instance's stdin. Never blocks: a thread feeds the pipe as the instance reads."""
+        raise NotImplementedError
+
+    def untaken_stdin(self) -> int:
+        """Bytes that were sent but not yet read by the instance (in the pipe, FIONREAD, and in our queue)."""
+        raise NotImplementedError
+
+    def request_restart(self) -> bool:
+        """Ask for exit 42 (SIGUSR1). False, and nothing sent, before the first engine request of this process."""
+        raise NotImplementedError
+
+    def terminate(self, grace: float = 10.0) -> Outcome:
+        """SIGTERM, `grace` seconds to save the state, then kill. Killed at once before the first engine request."""
+        raise NotImplementedError
+
+    def wait(self, timeout: float | None = None) -> Outcome | None:
+        """The outcome once it has ended and its output is read; None if `timeout` seconds pass first."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End it and everything it started; all are gone on return."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """`kill`, then release pipes and the thread. Can be called again."""
+        raise NotImplementedError
