@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from orchestrator.agent_build import AgentBuild
+    from orchestrator.broker import Usage
     from orchestrator.config import CampaignLimits
     from orchestrator.engines.host import EngineHost
     from orchestrator.exchanges import ExchangeStore
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from sandbox.host import Host
 
 OutcomeName = Literal["completed", "limit", "crashed", "invalid"]
+
+
+class Stopped(Exception):
+    """`TrialSpec.stop` was set: the trial was killed and cleaned up, has no result, and can be run again."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ class TrialSpec:
     limits: CampaignLimits
     directory: Path
     keep_workdir: bool = False
+    stop: threading.Event | None = None  # set by the campaign at Ctrl-C: kill everything at once, raise Stopped
+    progress: Callable[[Usage], None] | None = None  # after each exchange (from the broker's thread; must not block)
 
 
 @dataclass(frozen=True)
