@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
+from sandbox.errors import SiaError
 
-class SiaError(Exception):
-    """A failure with an explanation. `exit_code` is what the `sia` command ends with."""
-
-    exit_code = 1
-
-    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what, self.where, self.fix = what, where, fix
-        super().__init__(self.render())
-
-    def render(self) -> str:
-        """One to three lines: `where: what`, then the fix."""
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n  fix: {self.fix}" if self.fix else head
+__all__ = ["ConfigError", "Failed", "Refused", "SiaError", "UsageError"]
 
 
 class Failed(SiaError):
