@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.exchanges import ExchangeStore
     from orchestrator.home import Home
     from orchestrator.supervisor_socket import SupervisorServer
-    from orchestrator.tasks import TaskFiles
+    from orchestrator.task_files import TaskFiles
     from sandbox.host import Host
 
 OutcomeName = Literal["completed", "limit", "crashed", "invalid"]
@@ -46,7 +46,7 @@ class TrialSpec:
     campaign: str
     arm: str
     build: AgentBuild
-    task: TaskFiles  # orchestrator.tasks.prepare(task, host, directory), once per campaign
+    task: TaskFiles  # orchestrator.task_files.prepare(task, host, directory), once per campaign
     repeat: int
     seed: int  # of the campaign file; sampling seeds are derived from it (CONTRACT.md)
     limits: CampaignLimits

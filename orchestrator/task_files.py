@@ -1,0 +1,125 @@
+"""A task's files, copied once for many sandboxes, and the content hash that names the task in evidence."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+from orchestrator.tasks import Task
+from sandbox.host import Host
+
+KEY_LENGTH = 16  # hex digits of the content hash in directory names
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """A task's files copied for sandboxes: readable by the sandbox uid, never written again."""
+
+    task: Task
+    roots: Mapping[str, Path]  # `task.places` → directory with the starting files there
+    tests: Path
+    solution: Path | None
+    key: str  # content hash of the whole task directory
+
+
+def prepare(task: Task, host: Host, directory: Path) -> TaskFiles:
+    """Copy the task's files below `directory`; a finished copy of the same content is used again.
+
+    Safe against other threads and processes that do the same, and against being killed: the copy appears by a rename.
+    Raises ConfigError for special files and unreadable ones.
+    """
+    key = content_key(task.path)
+    copy = directory / f"{task.name}-{key[:KEY_LENGTH]}"
+    if not copy.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{task.name}.", dir=directory))
+        try:
+            _fill(task, fresh)
+            host.own(fresh)
+            with contextlib.suppress(OSError):  # another one was faster: its copy is as good
+                fresh.rename(copy)
+        finally:
+            if fresh.exists():
+                host.remove(fresh)
+    solution = copy / "solution"
+    roots = {place: copy / "files" / str(number) for number, place in enumerate(task.places)}
+    return TaskFiles(task, roots, copy / "tests", solution if solution.is_dir() else None, key)
+
+
+def content_key(directory: Path) -> str:
+    """SHA-256 over every name, kind, execute bit and content of a directory."""
+    digest = hashlib.sha256()
+    for path, status in _walk(directory):
+        name = os.fsencode(path.relative_to(directory))
+        if stat.S_ISLNK(status.st_mode):
+            kind, content = b"l", os.fsencode(os.readlink(path))
+        elif stat.S_ISDIR(status.st_mode):
+            kind, content = b"d", b""
+        elif stat.S_ISREG(status.st_mode):
+            kind, content = b"x" if status.st_mode & 0o100 else b"f", _digest(path)
+        else:
+            raise ConfigError("neither file, directory nor link", where=str(path), fix="remove it from the task")
+        digest.update(b"%b %d %b %d " % (kind, len(name), name, len(content)) + content)
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise ConfigError(f"can't be read: {error.strerror}", where=str(path), fix="make it readable") from None
+
+
+def _walk(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for entry in sorted(os.scandir(directory), key=lambda entry: os.fsencode(entry.name)):
+        status = entry.stat(follow_symlinks=False)
+        yield Path(entry.path), status
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(Path(entry.path))
+
+
+def _fill(task: Task, fresh: Path) -> None:
+    fresh.chmod(0o755)
+    for number, place in enumerate(task.places):
+        (fresh / "files" / str(number)).mkdir(parents=True)
+        if number == 0:
+            (fresh / "files/0" / os.path.relpath(task.workdir, place)).mkdir(parents=True, exist_ok=True)
+    for copy in task.copies:
+        number, place = next(
+            (n, p) for n, p in enumerate(task.places) if copy.dest == p or copy.dest.startswith(f"{p}/")
+        )
+        target = fresh / "files" / str(number) / os.path.relpath(copy.dest, place)
+        _copy(copy.source, target, skip=task.path / "environment/Dockerfile")
+    for name in ("tests", "solution"):
+        if (task.path / name).is_dir():
+            _copy(task.path / name, fresh / name, skip=None)
+
+
+def _copy(source: Path, target: Path, skip: Path | None) -> None:
+    """Copy a file, or the content of a directory into `target` (which may exist). Links stay links, setuid goes."""
+    if source == skip:
+        return
+    status = source.lstat()
+    if stat.S_ISDIR(status.st_mode):
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in sorted(source.iterdir()):
+            _copy(entry, target / entry.name, skip)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink() or target.is_file():
+        target.unlink()
+    if stat.S_ISLNK(status.st_mode):
+        target.symlink_to(os.readlink(source))
+        return
+    shutil.copyfile(source, target)
+    target.chmod(0o755 if status.st_mode & 0o100 else 0o644)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
