@@ -5,26 +5,21 @@ Everything that the process writes is hostile input: it is read by one thread, i
 
 from __future__ import annotations
 
-import fcntl
 import os
-import selectors
 import signal
-import struct
-import termios
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.instance_io import CappedFile, Pump
+from sandbox.process import Outcome, Sandbox
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
 
 if TYPE_CHECKING:
     from orchestrator.agent_build import AgentBuild
     from orchestrator.broker import Line
     from sandbox.host import Host
-    from sandbox.process import Outcome, Sandbox
 
 AGENT_CODE = "/root/sia"
 AGENT_DATA = "/root/data"
@@ -35,7 +30,6 @@ SUPERVISOR_SOCKET = "/run/sia/supervisor.sock"
 ENGINE_FD = 3  # number of the engine's socket inside; the same everywhere
 DATA_DIRECTORIES = ("iterations", "state", "tasks", "user")
 STDERR_CAP = 4 * 1024 * 1024  # bytes of the agent's own log that are kept
-CHUNK = 65536
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class InstanceSetup:
     workdir: str
     overlays: tuple[Overlay, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def data_skeleton(directory: Path) -> Path:
@@ -95,6 +89,10 @@ def instance_spec(setup: InstanceSetup, supervisor_socket: Path | None = None) -
 class Instance:
     """A running instance. Every method may be called from any thread; `close` (or the context manager) ends it."""
 
+    def __init__(self, sandbox: Sandbox, line: Line, pump: Pump) -> None:
+        """Use `start`."""
+        self._sandbox, self._line, self._pump = sandbox, line, pump
+
     @classmethod
     def start(
         cls,
@@ -110,32 +108,75 @@ class Instance:
         `stderr` receives the agent's own log (a file of ours, at most `STDERR_CAP` bytes; the rest is dropped and
         noted). `line.instance_end` is passed in and closed on our side. Raises what `Sandbox.start` raises.
         """
-        raise NotImplementedError
+        inside_in, feed = os.pipe()
+        out, inside_out = os.pipe()
+        log, inside_log = os.pipe()
+        try:
+            sandbox = Sandbox.start(
+                host,
+                instance_spec(setup, supervisor_socket),
+                stdin=inside_in,
+                stdout=inside_out,
+                stderr=inside_log,
+                pass_fds={ENGINE_FD: line.instance_end.fileno()},
+            )
+        except BaseException:
+            for descriptor in (feed, out, log):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in (inside_in, inside_out, inside_log):
+                os.close(descriptor)
+            line.instance_end.close()
+        return cls(sandbox, line, Pump(feed, out, log, stdout, CappedFile(stderr, STDERR_CAP)))
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the instance's stdin. Never blocks: a thread feeds the pipe as the instance reads."""
-        raise NotImplementedError
+        self._pump.send(data)
 
     def untaken_stdin(self) -> int:
         """Bytes that were sent but not yet read by the instance (in the pipe, FIONREAD, and in our queue)."""
-        raise NotImplementedError
+        return self._pump.untaken()
 
     def request_restart(self) -> bool:
         """Ask for exit 42 (SIGUSR1). False, and nothing sent, before the first engine request of this process."""
-        raise NotImplementedError
+        if not self._line.first_request.is_set():
+            return False
+        self._sandbox.signal(signal.SIGUSR1)
+        return True
 
     def terminate(self, grace: float = 10.0) -> Outcome:
-        """SIGTERM, `grace` seconds to save the state, then kill. Killed at once before the first engine request."""
-        raise NotImplementedError
+        """SIGTERM, `grace` seconds to save the state, then kill. Killed at once before the first engine request,
+        because a process that has not come so far may not have its handler yet, and has nothing to save."""
+        if self._line.first_request.is_set():
+            self._sandbox.signal(signal.SIGTERM)
+            ended = self.wait(grace)
+            if ended is not None:
+                return ended
+        self.kill()
+        outcome = self.wait()
+        assert outcome is not None  # nothing is left after kill, so wait without a timeout returns
+        return outcome
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
         """The outcome once it has ended and its output is read; None if `timeout` seconds pass first."""
-        raise NotImplementedError
+        outcome = self._sandbox.wait(timeout)
+        if outcome is not None:
+            self._pump.drain()
+        return outcome
 
     def kill(self) -> None:
         """End it and everything it started; all are gone on return."""
-        raise NotImplementedError
+        self._sandbox.kill()
 
     def close(self) -> None:
         """`kill`, then release pipes and the thread. Can be called again."""
-        raise NotImplementedError
+        self._sandbox.kill()
+        self._pump.drain()
+        self._pump.close()
+
+    def __enter__(self) -> Instance:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -60,7 +60,7 @@ def content_key(directory: Path) -> str:
     for path, status in _walk(directory):
         name = os.fsencode(path.relative_to(directory))
         if stat.S_ISLNK(status.st_mode):
-            kind, content = b"l", os.fsencode(os.readlink(path))
+            kind, content = b"l", os.fsencode(path.readlink())
         elif stat.S_ISDIR(status.st_mode):
             kind, content = b"d", b""
         elif stat.S_ISREG(status.st_mode):
@@ -118,7 +118,7 @@ def _copy(source: Path, target: Path, skip: Path | None) -> None:
     if target.is_symlink() or target.is_file():
         target.unlink()
     if stat.S_ISLNK(status.st_mode):
-        target.symlink_to(os.readlink(source))
+        target.symlink_to(source.readlink())
         return
     shutil.copyfile(source, target)
     target.chmod(0o755 if status.st_mode & 0o100 else 0o644)
