@@ -1,8 +1,8 @@
 """Exact paired statistics over tasks: the sign-flip permutation test, its interval, Holm, equivalence. Pure functions.
 
-Under the null hypothesis each task's difference (candidate − baseline) is as likely to have come out with the other sign.
-So the observed sum is compared with the sums under all sign patterns: all 2^n of them up to n = `EXACT`, else `SAMPLES`
-patterns drawn with a fixed seed. Nothing is assumed about the rewards' distribution beyond that symmetry.
+Under the null hypothesis each task's difference (candidate − baseline) is as likely to have come out with the other
+sign. So the observed sum is compared with the sums under all sign patterns: all 2^n of them up to n = `EXACT`, else
+`SAMPLES` patterns drawn with a fixed seed. Nothing is assumed about the rewards' distribution beyond that symmetry.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def interval(differences: Sequence[float], alpha: float) -> Interval:
         lows.append(numpy.where(trivial, -numpy.inf, numpy.minimum(inside, outside)))
         highs.append(numpy.where(trivial, numpy.inf, numpy.maximum(inside, outside)))
     low, high = numpy.concatenate(lows), numpy.concatenate(highs)
-    rank = math.floor(alpha * len(low))  # the first one that leaves more than alpha of the patterns at least as extreme
-    smallest, largest = numpy.partition(low, rank)[rank], numpy.partition(high, len(high) - 1 - rank)[len(high) - 1 - rank]
-    return Interval(_finite(smallest), _finite(largest))
+    rank = math.floor(alpha * len(low))  # the first one with which more than alpha of the patterns are as extreme
+    mirrored = len(high) - 1 - rank
+    return Interval(_finite(numpy.partition(low, rank)[rank]), _finite(numpy.partition(high, mirrored)[mirrored]))
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -97,14 +97,34 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def rate_excess(candidate: int, baseline: int, factor: float) -> float:
-    """P value of «events come at most `factor` times as often as in the baseline», from counts over equally many trials.
+    """P value of «events come at most `factor` times as often as in the baseline», from counts over as many trials.
 
-    Exact: given the total, the candidate's part is binomial. At factor 1, 1 event against 0 gives 0.5 and 5 against 0 give
-    0.03: a few events after none are not evidence yet. At factor 0 any event is evidence.
+    Exact: given the total, the candidate's part is binomial. At factor 1, 1 event against 0 gives 0.5 and 5 against 0
+    give 0.03: a few events after none are not evidence yet. At factor 0 any event is evidence.
     """
     from scipy.stats import binom
 
     return float(binom.sf(candidate - 1, candidate + baseline, factor / (factor + 1))) if candidate else 1.0
+
+
+def wins_needed(candidates: int, alpha: float, losses: int = 0) -> int:
+    """Wins that show a difference in the hardest place of Holm's order, all equally large, with `losses` against them.
+
+    The two-sided p value is then the share of sign patterns with at most `losses` (or at least all but as many) minus
+    signs. Ties do not count.
+    """
+    wins = losses + 1
+    while True:
+        total = wins + losses
+        extreme = 2 * sum(math.comb(total, minus) for minus in range(losses + 1))
+        if candidates * extreme / 2**total <= alpha:
+            return wins
+        wins += 1
+
+
+def tasks_for_equivalence(candidates: int, alpha: float) -> int:
+    """Tasks without any difference that show equivalence in the hardest place of Holm's order."""
+    return max(1, math.ceil(math.log2(candidates / alpha)))
 
 
 def _halves(values: Floats) -> Iterator[tuple[Floats, Floats]]:

@@ -1,16 +1,16 @@
 """Text that an instance, a candidate or an engine wrote, made safe to show on a terminal.
 
-A terminal obeys what it is sent: colours and cursor moves could paint a false verdict, OSC sequences set the clipboard or
-the title, bidirectional marks show one thing and mean another. Everything that SIA prints and did not write itself goes
-through here.
+A terminal obeys what it is sent: colours and cursor moves could paint a false verdict, OSC sequences set the clipboard
+or the title, bidirectional marks show one thing and mean another. Everything that SIA prints and did not write itself
+goes through here.
 """
 
 from __future__ import annotations
 
 import re
 
-# Whole sequences first, so that "ESC [ 31 m" leaves no "[31m" behind: CSI; OSC, DCS, SOS, PM, APC up to their terminator
-# or the end of the line (an unfinished one would swallow what comes next); two-character escapes.
+# Whole sequences first, so that "ESC [ 31 m" leaves no "[31m" behind: CSI; OSC, DCS, SOS, PM, APC up to their
+# terminator or the end of the line (an unfinished one would swallow what comes next); two-character escapes.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\n)|$)"

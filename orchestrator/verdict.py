@@ -1,27 +1,35 @@
-"""From stored trial records to one verdict per candidate. Pure: no clock, no files, no randomness but a fixed seed.
+"""From stored trial records to one verdict per candidate. Pure: no clock, no files, no chance but a fixed seed.
 
 The rules, in the order they are applied to a candidate:
 
 1. A trial that shows tampering, or a failed conformance check: `disqualified`. Its wins never count.
-2. Pairs (task, repeat) in which a trial stayed invalid after its retries are left out and counted. More than 10 % left out,
-   or left out on one side only, or nothing left to compare: `inconclusive`.
+2. Pairs (task, repeat) in which a trial stayed invalid after its retries are left out and counted. More than 10 % left
+   out, or left out on one side only, or nothing left to compare: `inconclusive`.
 3. Difference significantly above 0 and no guardrail worse than its tolerance: `better`; significantly below 0: `worse`.
-4. Two one-sided tests place the difference within ± margin: `equivalent`. A broken guardrail is said beside it.
+4. Two one-sided tests place the difference within ± margin: `equivalent`. A broken guardrail is named beside it.
 5. Else `inconclusive`, with the reason in words.
 
-Holm's family is every candidate of the plan. One that is disqualified on the way stays in it with p = 1: the number of wins
-that the plan promised before the start then holds whatever happens. Candidates that failed the conformance check before the
-first trial are not part of the plan, and not of the family. The equivalence tests are a family of their own.
+Holm's family is every candidate of the plan. One that is disqualified or can't be compared stays in it with p = 1, so
+that the number of wins that the plan promised before the start holds whatever happens. Candidates that failed the
+conformance check are known before the first trial: they are neither part of the plan nor of the family. The equivalence
+tests are a family of their own. Intervals are 1 − alpha for each candidate, not adjusted.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from orchestrator import guardrails, statistics
+from orchestrator.guardrails import Guardrail
+
 Name = Literal["better", "worse", "equivalent", "inconclusive", "disqualified"]
+BASELINE = "baseline"
 MAX_EXCLUDED = 0.10  # of the pairs
+SAME = 1e-9  # task means closer than this are a tie
+EXACT_TO = 1e-12  # p values are compared with alpha up to this, since 0.05 is no binary fraction
 
 
 @dataclass(frozen=True)
@@ -35,37 +43,37 @@ class Rules:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a verdict needs to know of one finished trial. `cost` in US dollars, None = unknown; `seconds` wall clock."""
+    """What a verdict needs to know of one finished trial.
+
+    `reward` is None only when `outcome` is invalid. `seconds` is wall clock, `cost` US dollars; None = unknown, not 0.
+    """
 
     arm: str
     task: str
     repeat: int
     outcome: str
-    reward: float
+    reward: float | None
     disqualified: str | None = None
-    tokens: int = 0
-    iterations: int = 0
+    tokens: float | None = 0
+    iterations: float = 0
     seconds: float = 0.0
-    parse_errors: int = 0
+    parse_errors: float = 0
     cost: float | None = None
 
-
-@dataclass(frozen=True)
-class Guardrail:
-    """One guardrail: totals over the compared pairs. `ratio` None = can't be formed (unknown, or from 0)."""
-
-    name: str
-    baseline: float | None
-    candidate: float | None
-    ratio: float | None
-    tolerance: float | None
-    broken: bool
-    note: str = ""
+    @property
+    def valid(self) -> bool:
+        """Whether it says something about the agent."""
+        return self.outcome != "invalid" and self.reward is not None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a campaign concluded about one candidate, with the numbers behind it. JSON-able by `dataclasses.asdict`."""
+    """What a campaign concluded about one candidate, with the numbers behind it (`dataclasses.asdict` gives JSON).
+
+    `difference` is candidate − baseline in mean reward over tasks; `low`, `high` its interval (None = unbounded);
+    `p` two-sided, `p_adjusted` by Holm; `p_equivalent` by Holm over the equivalence tests. `wins`, `losses`, `ties`
+    count tasks; `pairs` (task, repeat) of the plan, `excluded` those left out.
+    """
 
     arm: str
     verdict: Name
@@ -82,9 +90,21 @@ class Verdict:
     tasks: int = 0
     pairs: int = 0
     excluded: int = 0
-    candidate_mean: float | None = None
     baseline_mean: float | None = None
+    candidate_mean: float | None = None
     guardrails: tuple[Guardrail, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    differences: dict[str, float]
+    numbers: Verdict
+    problem: str | None  # why the pairs can't carry a conclusion
+
+
+def baseline_tampering(observations: Sequence[Observation]) -> str | None:
+    """Evidence that the baseline itself cheated: the campaign has no ground to stand on then."""
+    return next((o.disqualified for o in observations if o.arm == BASELINE and o.disqualified), None)
 
 
 def judge(
@@ -92,7 +112,127 @@ def judge(
     candidates: Sequence[str],
     rules: Rules,
     *,
-    disqualified: Mapping[str, str] | None = None,
+    failed_before: Mapping[str, str] | None = None,
 ) -> dict[str, Verdict]:
-    """One verdict per candidate. `candidates`: those of the plan; `disqualified`: candidates that failed before it, why."""
-    raise NotImplementedError
+    """One verdict per candidate. `candidates`: those of the plan; `failed_before`: out before the first trial, and why.
+
+    Raises ValueError if the baseline is disqualified (see `baseline_tampering`).
+    """
+    if baseline_tampering(observations):
+        raise ValueError("a disqualified baseline is nothing to compare with")
+    verdicts = {
+        arm: Verdict(arm, "disqualified", (f"conformance: {why}",)) for arm, why in (failed_before or {}).items()
+    }
+    compared = {}
+    for arm in candidates:
+        evidence = [o.disqualified for o in observations if o.arm == arm and o.disqualified]
+        if evidence:
+            verdicts[arm] = Verdict(arm, "disqualified", tuple(dict.fromkeys(evidence)))
+        else:
+            compared[arm] = _compare(observations, arm, rules)
+    testable = {arm for arm, comparison in compared.items() if comparison.problem is None}
+    differences = {arm: list(compared[arm].differences.values()) if arm in testable else [] for arm in candidates}
+    raw = {arm: statistics.two_sided(differences[arm]) for arm in candidates}
+    same = {arm: statistics.equivalence(values, rules.margin) if values else 1.0 for arm, values in differences.items()}
+    adjusted, same_adjusted = statistics.holm(raw), statistics.holm(same)
+    for arm, comparison in compared.items():
+        if comparison.problem is not None:
+            verdicts[arm] = replace(comparison.numbers, reasons=(comparison.problem,))
+            continue
+        bounds = statistics.interval(differences[arm], rules.alpha)
+        numbers = replace(
+            comparison.numbers,
+            low=bounds.low,
+            high=bounds.high,
+            p=raw[arm],
+            p_adjusted=adjusted[arm],
+            p_equivalent=same_adjusted[arm],
+        )
+        verdicts[arm] = _conclude(numbers, rules, len(candidates))
+    return {arm: verdicts[arm] for arm in (*candidates, *(failed_before or {}))}
+
+
+def _compare(observations: Sequence[Observation], arm: str, rules: Rules) -> _Comparison:
+    ours = {(o.task, o.repeat): o for o in observations if o.arm == arm}
+    base = {(o.task, o.repeat): o for o in observations if o.arm == BASELINE}
+    keys = sorted(ours.keys() | base.keys())
+    good = [key for key in keys if _valid(ours, key) and _valid(base, key)]
+    by_task: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for key in good:
+        by_task[key[0]].append((base[key].reward or 0.0, ours[key].reward or 0.0))
+    base_means = {task: sum(b for b, _ in pairs) / len(pairs) for task, pairs in by_task.items()}
+    our_means = {task: sum(c for _, c in pairs) / len(pairs) for task, pairs in by_task.items()}
+    differences = {task: our_means[task] - base_means[task] for task in by_task}
+    wins = sum(difference > SAME for difference in differences.values())
+    losses = sum(difference < -SAME for difference in differences.values())
+    numbers = Verdict(
+        arm,
+        "inconclusive",
+        difference=_mean(differences),
+        wins=wins,
+        losses=losses,
+        ties=len(differences) - wins - losses,
+        tasks=len(differences),
+        pairs=len(keys),
+        excluded=len(keys) - len(good),
+        baseline_mean=_mean(base_means),
+        candidate_mean=_mean(our_means),
+        guardrails=guardrails.check(
+            {name: [getattr(base[key], name) for key in good] for name in guardrails.NAMES},
+            {name: [getattr(ours[key], name) for key in good] for name in guardrails.NAMES},
+            rules.tolerance,
+            rules.alpha,
+        ),
+    )
+    return _Comparison(differences, numbers, _exclusion_problem(keys, good, ours, base))
+
+
+def _exclusion_problem(
+    keys: Sequence[tuple[str, int]],
+    good: Sequence[tuple[str, int]],
+    ours: Mapping[tuple[str, int], Observation],
+    base: Mapping[tuple[str, int], Observation],
+) -> str | None:
+    excluded = len(keys) - len(good)
+    if not good:
+        return "no pair of trials is left to compare"
+    if excluded > MAX_EXCLUDED * len(keys) + EXACT_TO:
+        return f"{excluded} of {len(keys)} pairs are excluded (invalid trials), more than 10 %"
+    candidate_side = sum(not _valid(ours, key) for key in keys)
+    baseline_side = sum(not _valid(base, key) for key in keys)
+    if bool(candidate_side) != bool(baseline_side):
+        side = "candidate" if candidate_side else "baseline"
+        return f"{excluded} of {len(keys)} pairs are excluded, all because of the {side}'s trials"
+    return None
+
+
+def _conclude(numbers: Verdict, rules: Rules, family: int) -> Verdict:
+    """Rules 3 to 5 on a candidate whose pairs can carry a conclusion."""
+    assert numbers.p_adjusted is not None and numbers.p_equivalent is not None and numbers.difference is not None
+    significant = numbers.p_adjusted <= rules.alpha + EXACT_TO
+    broken = tuple(guardrail.note for guardrail in numbers.guardrails if guardrail.broken)
+    counted = f"{numbers.wins} won, {numbers.losses} lost, {numbers.ties} tied of {numbers.tasks} tasks"
+    over = f" (Holm over {family} candidates)" if family > 1 else ""
+    tested = f"{numbers.difference:+.3f} in mean reward, p = {numbers.p_adjusted:.3g}{over}"
+    if significant and numbers.difference > 0 and not broken:
+        return replace(numbers, verdict="better", reasons=(tested, counted))
+    if significant and numbers.difference < 0:
+        return replace(numbers, verdict="worse", reasons=(tested, counted, *broken))
+    if numbers.p_equivalent <= rules.alpha + EXACT_TO:
+        within = f"within ± {rules.margin:g} of the baseline, p = {numbers.p_equivalent:.3g}{over}"
+        return replace(numbers, verdict="equivalent", reasons=(within, counted, *broken))
+    if significant:
+        return replace(numbers, reasons=(f"the reward is better ({tested}), but a guardrail is broken", *broken))
+    why = [f"neither a difference nor its absence is shown: {tested}", counted]
+    needed = statistics.wins_needed(family, rules.alpha)
+    if needed > numbers.tasks:
+        why.append(f"{numbers.tasks} tasks can't show more: a difference needs at least {needed}")
+    return replace(numbers, reasons=(*why, *broken))
+
+
+def _valid(trials: Mapping[tuple[str, int], Observation], key: tuple[str, int]) -> bool:
+    return key in trials and trials[key].valid
+
+
+def _mean(values: Mapping[str, float]) -> float | None:
+    return sum(values.values()) / len(values) if values else None
