@@ -1,0 +1,270 @@
+"""Journals: the ordered, hash-chained record of what one engine line was asked and answered (docs: evidence)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.errors import Failed, UsageError
+from orchestrator.exchanges import ExchangeStore, Stored
+from orchestrator.protocol import EngineUsage, Turn
+
+_HEAD_EVERY = 32  # entries; how far the head in the database may lag behind while a journal is open
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as the broker took it. `size` and `sha256` are those of the bytes; texts are only kept of inferences.
+
+    Of a request that was refused, `head` holds the first 4,000 characters.
+    """
+
+    size: int
+    sha256: str
+    system: str = ""
+    schema: str = ""
+    context: str | None = None
+    turns: tuple[Turn, ...] = ()
+    prefix: str = ""
+    head: str = ""
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and what was given back. `reply` is what the instance got, whole or cut off by `error`.
+
+    `kind`: infer, count, limit or refused (not a valid request). `time`: Unix seconds when the request was complete;
+    `seconds` until the reply was. `error`: `code message` as the instance got it, else None. `n` counts from 1.
+    """
+
+    n: int
+    time: float
+    kind: Literal["infer", "count", "limit", "refused"]
+    asked: Asked
+    reply: str
+    seconds: float
+    finish: str = "stop"
+    usage: EngineUsage | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `Journal.verify` found. `problem` is None where every hash fits; `covered` entries are under the head."""
+
+    entries: int
+    covered: int
+    sealed: bool
+    problem: str | None
+
+
+@dataclass
+class Journal:
+    """An open journal. `append` from one thread at a time; reading is free."""
+
+    store: ExchangeStore
+    id: str
+    meta: Mapping[str, Any]
+    created: float
+    entries: int
+    head: str
+    sealed: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @classmethod
+    def create(cls, store: ExchangeStore, id: str, meta: Mapping[str, Any]) -> Journal:
+        """A new journal. If `id` is taken (by a run that was cut off) it is called `id~2` and so on: see `.id`."""
+        created, text, name, number = time.time(), _canonical(dict(meta)), id, 1
+        while True:
+            head = _start(name, created, text)
+            try:
+                with store.lock:
+                    store.heads.execute("INSERT INTO journal VALUES (?, ?, ?, 0, ?, NULL)", (name, created, text, head))
+                return cls(store, name, meta, created, 0, head)
+            except sqlite3.IntegrityError:
+                number += 1
+                name = f"{id}~{number}"
+            except sqlite3.Error as error:
+                raise Failed(f"the journal can't be created: {error}", where=name, fix="free disk space") from None
+
+    @classmethod
+    def open(cls, store: ExchangeStore, id: str) -> Journal:
+        """An existing journal, with all entries that were written. Raises UsageError if there is none."""
+        with store.lock:
+            row = store.heads.execute("SELECT * FROM journal WHERE id = ?", (id,)).fetchone()
+        if row is None:
+            raise UsageError(f"no journal {id!r}", fix="`sia campaign show ID` names the trials")
+        return cls(store, id, json.loads(row["meta"]), row["created"], row["entries"], row["head"], row["sealed"])
+
+    @staticmethod
+    def names(store: ExchangeStore) -> list[tuple[str, dict[str, Any]]]:
+        """Ids and metas of all journals, oldest first."""
+        with store.lock:
+            rows = store.heads.execute("SELECT id, meta FROM journal ORDER BY created").fetchall()
+        return [(row["id"], json.loads(row["meta"])) for row in rows]
+
+    def append(self, exchange: Exchange) -> None:
+        """Write one entry; it survives the death of this process. `exchange.n` must be `entries + 1`."""
+        with self._lock:
+            if self.sealed is not None:
+                raise Failed("the journal is sealed", where=self.id)
+            texts: list[bytes] = []
+            record = _canonical(_record(exchange, self.head, texts)).encode()
+            digest = hashlib.sha256(record).digest()
+            self.store.append(self.id, Stored(exchange.n, record, digest), texts)
+            self.entries, self.head = exchange.n, digest.hex()
+            if self.entries % _HEAD_EVERY == 0:
+                self._write_head(None)
+
+    def seal(self) -> str:
+        """No entry comes after this; entries and head are durable. Returns the head."""
+        with self._lock:
+            if self.sealed is None:
+                self.sealed = time.time()
+                try:
+                    self.store.sync()
+                    self._write_head(self.sealed)
+                except sqlite3.Error as error:
+                    raise Failed(
+                        f"the journal can't be sealed: {error}", where=self.id, fix="free disk space"
+                    ) from None
+            return self.head
+
+    def _write_head(self, sealed: float | None) -> None:
+        with self.store.lock:
+            heads = self.store.heads
+            heads.execute(f"PRAGMA synchronous={'FULL' if sealed else 'NORMAL'}")
+            values = (self.entries, self.head, sealed, self.id)
+            heads.execute("UPDATE journal SET entries = ?, head = ?, sealed = ? WHERE id = ?", values)
+            heads.execute("PRAGMA synchronous=NORMAL")
+
+    def __iter__(self) -> Iterator[Exchange]:
+        """All exchanges with their texts. Raises Failed where a text is missing or was altered."""
+        for stored in self.store.entries(self.id):
+            yield self._exchange(stored, full=True)
+
+    def replies(self) -> Iterator[Exchange]:
+        """All exchanges without the requests' texts (those are empty): cheap."""
+        for stored in self.store.entries(self.id):
+            yield self._exchange(stored, full=False)
+
+    def verify(self) -> Verification:
+        """Recompute every hash: records, chain, texts, and the head in the database."""
+        previous, count = _start(self.id, self.created, _canonical(dict(self.meta))), 0
+        covered = 0 if self.entries else None
+        problem = None if self.entries or self.head == previous else "the head does not fit the journal's beginning"
+        for stored in self.store.entries(self.id):
+            count += 1
+            problem = problem or self._check(stored, previous, count)
+            previous = hashlib.sha256(stored.record).hexdigest()
+            if count == self.entries:
+                covered = count
+                if previous != self.head:
+                    problem = problem or f"the head in the database does not fit entry {count}"
+        if covered is None:
+            problem = problem or f"{self.entries} entries are under the head, {count} are there"
+        if self.sealed is not None and count > self.entries:
+            problem = problem or f"{count - self.entries} entries came after the seal"
+        return Verification(count, covered or 0, self.sealed is not None, problem)
+
+    def _check(self, stored: Stored, previous: str, number: int) -> str | None:
+        if stored.n != number:
+            return f"entry {number} is missing"
+        if hashlib.sha256(stored.record).digest() != stored.hash:
+            return f"entry {number} was altered"
+        try:
+            if json.loads(stored.record)["prev"] != previous:
+                return f"entry {number} does not follow the one before it"
+            self._exchange(stored, full=True)
+        except Failed as error:
+            return f"entry {number}: {error.what}"
+        except (ValueError, KeyError, TypeError):
+            return f"entry {number} can't be read"
+        return None
+
+    def _exchange(self, stored: Stored, *, full: bool) -> Exchange:
+        record = json.loads(stored.record)
+        asked = record["asked"]
+
+        def text(name: str | None) -> str:
+            return self.store.text(bytes.fromhex(name)).decode() if name and full else ""
+
+        turns = tuple(Turn(role, text(name)) for role, name in asked.get("turns", ()))
+        return Exchange(
+            n=record["n"],
+            time=record["time"],
+            kind=record["kind"],
+            asked=Asked(
+                size=asked["size"],
+                sha256=asked["sha256"],
+                system=text(asked.get("system")),
+                schema=text(asked.get("schema")),
+                context=text(asked["context"]) if "context" in asked else None,
+                turns=turns,
+                prefix=self.store.text(bytes.fromhex(asked["prefix"])).decode() if "prefix" in asked else "",
+                head=text(asked.get("head")),
+                seed=asked.get("seed"),
+                max_tokens=asked.get("max_tokens"),
+            ),
+            reply=self.store.text(bytes.fromhex(record["reply"])).decode(),
+            seconds=record["seconds"],
+            finish=record["finish"],
+            usage=EngineUsage(**record["usage"]) if record["usage"] is not None else None,
+            error=record["error"],
+        )
+
+
+def text_hash(text: str) -> str:
+    """The name of a text in the store: its sha256, hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _record(exchange: Exchange, previous: str, texts: list[bytes]) -> dict[str, Any]:
+    def keep(text: str) -> str:
+        encoded = text.encode()
+        texts.append(encoded)
+        return hashlib.sha256(encoded).hexdigest()
+
+    given = exchange.asked
+    asked: dict[str, Any] = {"size": given.size, "sha256": given.sha256}
+    for name in ("system", "schema", "prefix", "head"):
+        if value := getattr(given, name):
+            asked[name] = keep(value)
+    if given.context is not None:
+        asked["context"] = keep(given.context)
+    if given.turns:
+        asked["turns"] = [[turn.role, keep(turn.text)] for turn in given.turns]
+    for name in ("seed", "max_tokens"):
+        if (number := getattr(given, name)) is not None:
+            asked[name] = number
+    usage = exchange.usage
+    return {
+        "n": exchange.n,
+        "prev": previous,
+        "time": exchange.time,
+        "kind": exchange.kind,
+        "asked": asked,
+        "reply": keep(exchange.reply),
+        "seconds": round(exchange.seconds, 6),
+        "finish": exchange.finish,
+        "usage": None
+        if usage is None
+        else {name: getattr(usage, name) for name in ("prompt", "completion", "cached", "cost", "finish")},
+        "error": exchange.error,
+    }
+
+
+def _canonical(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+
+
+def _start(id: str, created: float, meta: str) -> str:
+    return hashlib.sha256(_canonical({"id": id, "created": created, "meta": meta}).encode()).hexdigest()
