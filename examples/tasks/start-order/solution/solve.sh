@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+awk '!/soft/ { print $3, $1 }' needs.txt | tsort > order.txt
