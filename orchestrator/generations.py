@@ -306,7 +306,7 @@ class Ledger:
             return self._give_back(self._open("give_back"), cause)
 
     def outage(self, cause: str) -> str:
-        """TRIAL → HOLD: the engine is out; the try is given back once. Without tries left → ROLLBACK. Returns the state."""
+        """TRIAL → HOLD: the engine is out; the try is given back once. No tries left → ROLLBACK. Returns it."""
         with transaction(self._db):
             promotion = self._open("outage")
             self._event("hold", "engine", cause)
@@ -321,7 +321,7 @@ class Ledger:
             self._move("engine_back")
 
     def abandon(self, cause: str) -> None:
-        """HOLD → ROLLBACK: a person ends a held promotion; its tree is not marked BAD."""
+        """TRIAL or HOLD → ROLLBACK: a person ends it; its tree is not marked BAD."""
         with transaction(self._db):
             promotion = self._open("abandon")
             self._db.execute("UPDATE promotion SET cause = ? WHERE id = ?", (cause, promotion.id))

@@ -22,7 +22,6 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     (STABLE, "crash"): STABLE,
     (STAGED, "crash"): STAGED,
     (INTENT, "crash"): INTENT,
-    (HOLD, "crash"): HOLD,  # held for a foreign ref, the old generation goes on
     (INTENT, "freeze"): INTENT,
     (INTENT, "moved"): TRIAL,
     (INTENT, "give_up"): STABLE,
@@ -35,7 +34,8 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     (TRIAL, "outage"): HOLD,
     (HOLD, "engine_back"): TRIAL,
     (HOLD, "ref_back"): INTENT,
-    (HOLD, "abandon"): ROLLBACK,
+    (HOLD, "abandon"): ROLLBACK,  # a person ends it
+    (TRIAL, "abandon"): ROLLBACK,
     (ROLLBACK, "returned"): STABLE,
 }
 
