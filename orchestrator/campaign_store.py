@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.campaign_view import ArmRow, CampaignView, TaskRow, load, resolve
+from orchestrator.database import transaction
+from orchestrator.errors import ConfigError, UsageError
+
 if TYPE_CHECKING:
-    import sqlite3
+    from orchestrator.plan import PlannedTrial
+    from orchestrator.trial import TrialRecord
+    from orchestrator.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -28,4 +40,225 @@ def find_judged(connection: sqlite3.Connection, candidate: str, campaign: str | 
 
     Raises UsageError if there is none, or if that campaign is not finished.
     """
-    raise NotImplementedError
+    if campaign is not None:
+        campaign = resolve(connection, campaign)
+        state = connection.execute("SELECT state FROM campaign WHERE id = ?", (campaign,)).fetchone()["state"]
+        if state != "done":
+            raise UsageError(
+                f"campaign {campaign} is not finished ({state})", fix=f"finish it: sia campaign resume {campaign}"
+            )
+    row = connection.execute(
+        "SELECT c.id AS campaign, a.name AS arm, c.baseline, a.proposed, a.judged, a.tree, v.verdict, v.numbers"
+        " FROM campaign c JOIN arm a ON a.campaign = c.id JOIN verdict v ON v.campaign = c.id AND v.arm = a.name"
+        " WHERE a.name = ? AND c.state = 'done' AND (? IS NULL OR c.id = ?) ORDER BY c.created DESC, c.id DESC LIMIT 1",
+        (candidate, campaign, campaign),
+    ).fetchone()
+    if row is None:
+        where = f" in campaign {campaign}" if campaign else ""
+        raise UsageError(
+            f"no verdict on {candidate!r}{where}",
+            fix="judge it first: name it under `candidates` in a campaign file, then `sia campaign run FILE`",
+        )
+    return Judged(**{**dict(row), "numbers": json.loads(row["numbers"])})
+
+
+class CampaignStore:
+    """One campaign runner's writes. Thread-safe; each method is one transaction, durable when it returns.
+
+    Raises ConfigError when the disk is full or the database can't be written.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._lock = threading.Lock()
+        self._owner = (os.getpid(), process_start(os.getpid()))
+
+    def create(
+        self,
+        *,
+        file: str,
+        spec: Mapping[str, Any],
+        setup: Mapping[str, Any],
+        baseline: str,
+        arms: Sequence[ArmRow],
+        tasks: Sequence[TaskRow],
+        plan: Callable[[str], Iterable[PlannedTrial]],
+    ) -> str:
+        """Store a new campaign with its whole plan, or nothing; returns its id: `c` and a running number."""
+        with self._transaction():
+            newest = self.connection.execute("SELECT max(CAST(substr(id, 2) AS INTEGER)) FROM campaign").fetchone()[0]
+            name = f"c{(newest or 0) + 1:04}"
+            self.connection.execute(
+                "INSERT INTO campaign (id, created, file, spec, setup, baseline, state)"
+                " VALUES (?, ?, ?, ?, ?, ?, 'running')",
+                (name, time.time(), file, json.dumps(spec), json.dumps(setup), baseline),
+            )
+            self.connection.executemany(
+                "INSERT INTO arm (campaign, name, role, proposed, judged, tree, left_out, refused)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(name, a.name, a.role, a.proposed, a.judged, a.tree, json.dumps(a.left_out), a.refused) for a in arms],
+            )
+            self.connection.executemany(
+                "INSERT INTO campaign_task (campaign, position, name, path, key, split) VALUES (?, ?, ?, ?, ?, ?)",
+                [(name, number, t.name, t.path, t.key, t.split) for number, t in enumerate(tasks)],
+            )
+            self.connection.executemany(
+                "INSERT INTO trial (id, campaign, arm, task, repeat, position, state)"
+                " VALUES (?, ?, ?, ?, ?, ?, 'planned')",
+                [(t.id, name, t.arm, t.task, t.repeat, t.position) for t in plan(name)],
+            )
+            self._event("campaign", name, f"started from {file}")
+        return name
+
+    def reopen(self, campaign: str) -> None:
+        """Take over a campaign whose runner is gone: what was running is planned again."""
+        with self._transaction():
+            self.connection.execute(
+                "UPDATE campaign SET state = 'running', error = NULL, finished = NULL WHERE id = ?", (campaign,)
+            )
+            self.connection.execute(
+                "DELETE FROM running WHERE id IN (SELECT id FROM trial WHERE campaign = ?)", (campaign,)
+            )
+            self.connection.execute(
+                "UPDATE trial SET state = 'planned', started = NULL WHERE campaign = ? AND state = 'running'",
+                (campaign,),
+            )
+            self._event("campaign", campaign, "resumed")
+
+    def start_trial(self, trial: str, label: str) -> None:
+        """It runs now; `sia status` shows `label`."""
+        now = time.time()
+        with self._transaction():
+            self.connection.execute("UPDATE trial SET state = 'running', started = ? WHERE id = ?", (now, trial))
+            self.connection.execute(
+                "INSERT OR REPLACE INTO running (id, kind, supervisor, supervisor_started, label, state, started,"
+                " updated) VALUES (?, 'test', ?, ?, ?, 'running', ?, ?)",
+                (trial, *self._owner, label, now, now),
+            )
+
+    def progress(self, usage: Mapping[str, tuple[int, int, float | None]]) -> None:
+        """(iterations, tokens, cost) so far of running trials, by id. For all of them in one transaction."""
+        now = time.time()
+        with self._transaction():
+            self.connection.executemany(
+                "UPDATE running SET iterations = ?, tokens = ?, cost = ?, updated = ? WHERE id = ?",
+                [(*amounts, now, trial) for trial, amounts in usage.items()],
+            )
+
+    def finish_trial(self, record: TrialRecord, *, retry: bool = False) -> None:
+        """Its result is final; with `retry` it is planned again as the next attempt."""
+        with self._transaction():
+            self.connection.execute("DELETE FROM running WHERE id = ?", (record.id,))
+            if retry:
+                self.connection.execute(
+                    "UPDATE trial SET state = 'planned', attempt = attempt + 1, detail = ? WHERE id = ?",
+                    (record.detail, record.id),
+                )
+                self._event("trial", record.id, f"invalid, will be tried again: {record.detail}")
+                return
+            self.connection.execute(
+                "UPDATE trial SET state = 'done', outcome = ?, detail = ?, reward = ?, disqualified = ?,"
+                " finished = ?, record = ? WHERE id = ?",
+                (
+                    record.outcome,
+                    record.detail,
+                    record.reward,
+                    record.disqualified,
+                    time.time(),
+                    json.dumps(record.to_json()),
+                    record.id,
+                ),
+            )
+            if record.disqualified:
+                self._event("trial", record.id, f"{record.arm} is disqualified: {record.disqualified}")
+
+    def plan_again(self, trials: Iterable[str]) -> None:
+        """These have no result after all (stopped, or our side failed throughout): first attempt again."""
+        with self._transaction():
+            for trial in trials:
+                self.connection.execute("DELETE FROM running WHERE id = ?", (trial,))
+                self.connection.execute(
+                    "UPDATE trial SET state = 'planned', started = NULL, finished = NULL, outcome = NULL,"
+                    " detail = NULL, reward = NULL, record = NULL, attempt = 1 WHERE id = ?",
+                    (trial,),
+                )
+
+    def interrupt(self, campaign: str, error: str | None = None) -> None:
+        """It stopped before its end and can be resumed."""
+        self._end(campaign, "interrupted", error)
+
+    def fail(self, campaign: str, error: str) -> None:
+        """It can't come to a conclusion, for good."""
+        self._end(campaign, "failed", error)
+
+    def conclude(self, campaign: str, verdicts: Iterable[Verdict]) -> None:
+        """Store the verdicts and close the campaign."""
+        with self._transaction():
+            for verdict in verdicts:
+                self.connection.execute(
+                    "INSERT OR REPLACE INTO verdict (campaign, arm, verdict, numbers) VALUES (?, ?, ?, ?)",
+                    (campaign, verdict.arm, verdict.verdict, json.dumps(asdict(verdict))),
+                )
+                self._event("verdict", f"{campaign}/{verdict.arm}", verdict.verdict)
+            self.connection.execute(
+                "UPDATE campaign SET state = 'done', finished = ?, error = NULL WHERE id = ?", (time.time(), campaign)
+            )
+
+    def view(self, campaign: str) -> CampaignView:
+        """All that is stored about it."""
+        with self._lock:
+            return load(self.connection, campaign)
+
+    def _end(self, campaign: str, state: str, error: str | None) -> None:
+        with self._transaction():
+            self.connection.execute("UPDATE campaign SET state = ?, error = ? WHERE id = ?", (state, error, campaign))
+            self._event("campaign", campaign, f"{state}: {error}" if error else state)
+
+    def _event(self, kind: str, subject: str, text: str) -> None:
+        self.connection.execute(
+            "INSERT INTO event (time, kind, subject, text) VALUES (?, ?, ?, ?)", (time.time(), kind, subject, text)
+        )
+
+    def _transaction(self) -> _Guarded:
+        return _Guarded(self)
+
+
+class _Guarded:
+    """`database.transaction` under the store's lock, with SQLite's errors in words."""
+
+    def __init__(self, store: CampaignStore) -> None:
+        self._store = store
+        self._inner = transaction(store.connection)
+
+    def __enter__(self) -> None:
+        self._store._lock.acquire()
+        try:
+            self._inner.__enter__()
+        except BaseException as error:
+            self._store._lock.release()
+            raise _explain(error) from None
+
+    def __exit__(self, kind: Any, value: BaseException | None, trace: Any) -> None:
+        try:
+            self._inner.__exit__(kind, value, trace)
+        except BaseException as error:
+            raise _explain(error) from None
+        finally:
+            self._store._lock.release()
+
+
+def _explain(error: BaseException) -> BaseException:
+    if not isinstance(error, sqlite3.Error):
+        return error
+    return ConfigError(
+        f"results can't be stored: {error}",
+        where="sia.db",
+        fix="free disk space (or make .sia writable), then `sia campaign resume`; finished trials are kept",
+    )
+
+
+def process_start(process: int) -> float:
+    """When a process was started (Unix seconds): with its id, a name that is not used again."""
+    import psutil
+
+    return float(psutil.Process(process).create_time())

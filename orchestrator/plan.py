@@ -27,8 +27,8 @@ class PlannedTrial:
 class Visible:
     """What the plan could show, known before anything is spent.
 
-    `wins` lists wins that a candidate needs for `better` with 0, 1, 2… losses against them (all of the same size, in the
-    hardest place of Holm's order), as far as they fit into the tasks.
+    `wins` lists wins that a candidate needs for `better` with 0, 1, 2… losses against them (all of the same size, in
+    the hardest place of Holm's order), as far as they fit into the tasks.
     """
 
     tasks: int
@@ -63,8 +63,8 @@ class Visible:
 def plan(campaign: str, candidates: Sequence[str], tasks: Sequence[str], repeats: int, seed: int) -> list[PlannedTrial]:
     """All trials, interleaved: for each repeat and task, all arms right after one another, in an order drawn anew.
 
-    So arms meet the same machine conditions (a slow hour, a full disk) and none is always first. The same arguments give
-    the same plan.
+    So arms meet the same machine conditions (a slow hour, a full disk) and none is always first. The same arguments
+    give the same plan.
     """
     chance = random.Random(f"{seed}/plan")
     arms = [BASELINE, *candidates]
