@@ -1,9 +1,33 @@
-"""The server behind /run/sia/supervisor.sock: requests of the agent's tools, the same answers for every instance."""
+"""The server behind /run/sia/supervisor.sock: requests of the agent's tools, the same answers for every instance.
+
+Each instance has a socket and a thread of its own here, which serves one connection after the other: an instance that
+sends half a request, floods or stalls delays only itself.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from lxml import etree
+
+from orchestrator.errors import SiaError
+
+EOT = b"\x04"
+BUNDLE_CAP = 16 * 1024 * 1024  # bytes of a proposed bundle
+REQUEST_CAP = BUNDLE_CAP * 4 // 3 + 1024 * 1024  # bytes of a request: the bundle in base64 with line ends, and the rest
+ANSWER_CAP = 64 * 1024  # characters of an answer
+REQUEST_SECONDS = 30.0  # from the first byte of a request to its end
+CONNECTION_SECONDS = 300.0  # after which an idle connection is closed
 
 
 class Services(Protocol):
@@ -13,7 +37,7 @@ class Services(Protocol):
         """Store a proposal. `origin` names the instance that sent it."""
 
     def results(self, origin: str, campaign: str) -> str:
-        """What a campaign found. Sealed tasks never appear."""
+        """What a campaign found ("" = the latest). Sealed tasks never appear."""
 
     def status(self, origin: str) -> str:
         """The current generation and what waits."""
@@ -22,21 +46,163 @@ class Services(Protocol):
         """A test instance of the agent's own branch, within its quota."""
 
 
+@dataclass
+class _Listener:
+    socket: socket.socket
+    thread: threading.Thread
+    connections: set[socket.socket] = field(default_factory=set)
+    closed: bool = False
+
+
 class SupervisorServer:
-    """One thread that serves the sockets of all instances of this process."""
+    """The sockets of all instances of this process. Thread-safe."""
 
     def __init__(self, directory: Path, services: Services) -> None:
         """`directory` (`home.run`) holds the sockets."""
-        raise NotImplementedError
+        self._directory, self._services = directory, services
+        self._listeners: dict[Path, _Listener] = {}
+        self._lock = threading.Lock()
 
     def listen(self, origin: str) -> Path:
         """A new socket for one instance; connectable by the sandbox uid."""
-        raise NotImplementedError
+        path = self._directory / f"s-{secrets.token_hex(6)}"
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            _bind(listening, path)
+            path.chmod(0o666)  # the sandbox uid connects; the directory keeps other users of the host out
+            listening.listen(8)
+        except BaseException:
+            listening.close()
+            raise
+        listener = _Listener(listening, threading.Thread(target=self._serve, args=(path, origin), daemon=True))
+        with self._lock:
+            self._listeners[path] = listener
+        listener.thread.start()
+        return path
 
     def forget(self, path: Path) -> None:
-        """Close and remove a socket made by `listen`, with its connections."""
-        raise NotImplementedError
+        """Close and remove a socket made by `listen`, with its connections. A request in work is still carried out."""
+        with self._lock:
+            listener = self._listeners.pop(path, None)
+            if listener is None:
+                return
+            listener.closed = True
+            ends = [listener.socket, *listener.connections]
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # wakes accept and recv, which close alone does not
+        path.unlink(missing_ok=True)
+        listener.thread.join(0.5)
 
     def close(self) -> None:
-        """End the thread and remove all sockets."""
-        raise NotImplementedError
+        """Remove all sockets and end their threads."""
+        for path in list(self._listeners):
+            self.forget(path)
+
+    def _serve(self, path: Path, origin: str) -> None:
+        with self._lock:
+            listener = self._listeners.get(path)
+        if listener is None:
+            return
+        with listener.socket:
+            while not listener.closed:
+                try:
+                    connection, _ = listener.socket.accept()
+                except OSError:
+                    return
+                with connection:
+                    listener.connections.add(connection)
+                    with contextlib.suppress(OSError):
+                        self._converse(connection, origin)
+                    listener.connections.discard(connection)
+
+    def _converse(self, connection: socket.socket, origin: str) -> None:
+        """Answer request after request until the other side closes, stalls or sends too much."""
+        rest = b""
+        while True:
+            request, rest = _receive(connection, rest)
+            if request is None:
+                return
+            answer = answer_request(self._services, origin, request)
+            connection.settimeout(REQUEST_SECONDS)
+            connection.sendall(_clean(answer).encode("utf-8") + EOT)
+
+
+def answer_request(services: Services, origin: str, request: bytes) -> str:
+    """The text that answers one request (without U+0004). Never raises for what the request holds."""
+    try:
+        root = _parse(request)
+    except ValueError as error:
+        return f"The request was not understood: {error}."
+    try:
+        return _dispatch(services, origin, root)
+    except SiaError as error:
+        return f"Not done: {error.what}." + (f" What helps: {error.fix}." if error.fix else "")
+
+
+def _dispatch(services: Services, origin: str, root: etree._Element) -> str:
+    given = {str(name): str(value) for name, value in root.attrib.items()}
+    if root.tag == "propose":
+        try:
+            bundle = base64.b64decode("".join((root.text or "").split()), validate=True)
+        except (binascii.Error, ValueError):
+            return "Not done: the proposal's content is not base64."
+        if not given.get("branch") or not bundle:
+            return 'Not done: a proposal needs <propose branch="NAME" why="REASON">BASE64 OF A BUNDLE</propose>.'
+        if len(bundle) > BUNDLE_CAP:
+            return f"Not done: the bundle has {len(bundle):,} bytes, the most is {BUNDLE_CAP:,}."
+        return services.propose(origin, given["branch"], given.get("why", ""), bundle)
+    if root.tag == "results":
+        return services.results(origin, given.get("campaign", ""))
+    if root.tag == "status":
+        return services.status(origin)
+    if root.tag == "trial":
+        return services.trial(origin, given.get("branch", ""), given.get("task", ""))
+    return f"Unknown request <{str(root.tag)[:40]}>. Known are propose, results, status and trial."
+
+
+def _parse(request: bytes) -> etree._Element:
+    """The request's root. Raises ValueError for anything but one plain XML document in UTF-8."""
+    if b"<!DOCTYPE" in request or b"<!ENTITY" in request:
+        raise ValueError("a document type is not allowed")
+    parser = etree.XMLParser(  # huge_tree: a text of 16 MB; the size is capped, and without a DTD nothing can expand
+        encoding="utf-8", resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True, huge_tree=True
+    )
+    try:
+        return etree.fromstring(request, parser)
+    except etree.XMLSyntaxError as error:
+        raise ValueError(f"not well-formed XML ({str(error)[:200]})") from None
+
+
+def _receive(connection: socket.socket, rest: bytes) -> tuple[bytes | None, bytes]:
+    """One request and what came after it; (None, b"") when the connection ended, stalled or sent too much."""
+    parts, size = [rest], len(rest)
+    deadline = time.monotonic() + (REQUEST_SECONDS if rest else CONNECTION_SECONDS)
+    while EOT not in parts[-1]:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        data = connection.recv(65536)
+        if not data:
+            return None, b""
+        if not size:
+            deadline = time.monotonic() + REQUEST_SECONDS
+        size += len(data)
+        if size > REQUEST_CAP:
+            connection.sendall(f"Not done: a request has at most {REQUEST_CAP:,} bytes.".encode() + EOT)
+            return None, b""
+        parts.append(data)
+    request, _, after = b"".join(parts).partition(EOT)
+    return request, after
+
+
+def _clean(text: str) -> str:
+    shortened = text if len(text) <= ANSWER_CAP else text[:ANSWER_CAP] + "\n[cut]"
+    return shortened.replace("\x04", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _bind(listening: socket.socket, path: Path) -> None:
+    """bind(2) takes at most 107 bytes of path; going through the directory's descriptor it is always short."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        listening.bind(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
