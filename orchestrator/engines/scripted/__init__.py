@@ -49,17 +49,19 @@ let
     An XPath expression gives a string: of a node set the first node's text, of a number the shortest form, of a boolean
     `true` or `false`. A table takes `from` (XPath), `regex` (Python syntax, searched; `(?s)` and `(?m)` as usual),
     `group` (number or name, default 1 if the pattern has a group, else 0), `which` (`first`, `last` or `all`; default
-    first), `join` (between all, default a newline) and `default` (where nothing matches, default empty). A let may use the
-    ones above it as `$name`. A let is computed only when something needs it.
+    first), `join` (between all, default a newline) and `default` (where nothing matches, default empty). A let may use
+    the ones above it as `$name`. A let is computed only when something needs it.
 
 answer
     `{name}` is the value escaped for XML text or attributes, `{name:cdata}` for the inside of a CDATA section,
-    `{name:sh}` quoted as one shell word and then escaped for XML, `{name:shcdata}` the same for CDATA, `{name:raw}` as it
-    is. `{{` and `}}` are braces. The prefix of a request is not echoed: an answer that starts with it is sent without it.
+    `{name:sh}` quoted as one shell word and then escaped for XML, `{name:shcdata}` the same for CDATA, `{name:raw}` as
+    it is. `{{` and `}}` are braces. The prefix of a request is not echoed: an answer that starts with it is sent
+    without it.
 
 Nested rules
     `[[rule.rule]]` tables inside a rule are tried, in order, only where the outer `when` holds; an outer rule needs an
-    `answer` or nested rules. If no nested rule applies, its own `answer` does if it has one, else the search goes on behind it.
+    `answer` or nested rules. If no nested rule applies, its own `answer` does if it has one, else the search goes on
+    behind it.
 
 Faults (probability per answer, drawn by seed; those that change the text add up, in this order)
     wrong_id     the id in the answer is changed            two_actions  a <reasoning> comes before the action
