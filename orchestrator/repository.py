@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import agent_paths, durable, exports
+from orchestrator.checkout import Checkout
+from orchestrator.errors import ConfigError, Failed, Refused
+from orchestrator.gitio import Git, GitError, quoted
 from orchestrator.home import Home
+
+MAIN = "refs/heads/main"
+PROPOSAL = re.compile(r"proposal/(\d{1,12})")
+STALE_SECONDS = 3600.0  # scratch directories older than that belong to nobody
 
 
 @dataclass(frozen=True)
@@ -23,37 +39,218 @@ class Repository:
     def __init__(self, home: Home) -> None:
         self.home = home
         self.path = home.repository
+        self.git = Git(self.path)
+        self.checkout = Checkout(home.checkout)
 
     def ensure(self) -> Repository:
         """Create it from the checkout's HEAD commit (generation 1) unless it exists. Returns self.
 
         Raises ConfigError: no commit yet, sha256 repository, git older than 2.38.
         """
-        raise NotImplementedError
+        if not (self.path / "HEAD").exists():
+            with self._locked():
+                if not (self.path / "HEAD").exists():
+                    self._create()
+        return self
+
+    def _create(self) -> None:
+        commit = self.checkout.head()
+        self._sweep(self.home.root, ".repo-")
+        scratch = Path(tempfile.mkdtemp(prefix=".repo-", dir=self.home.root))
+        try:
+            scratch.chmod(0o755)
+            git = Git(scratch)
+            git.run("init", "--bare", "--quiet", "--initial-branch=main", "--object-format=sha1", "--template=")
+            self._copy(git, commit)
+            git.run("update-ref", "--no-deref", MAIN, commit, "")
+            durable.sync_directory(scratch / "refs" / "heads")
+            durable.sync_directory(scratch)
+            scratch.rename(self.path)
+            durable.sync_directory(self.home.root)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def head(self) -> str:
-        """The commit of `main`."""
-        raise NotImplementedError
+        """The commit of `main`. Raises ConfigError if the repository is missing or damaged."""
+        found = self.git.commit_of(MAIN) if self.path.exists() else None
+        if found is None:
+            fix = "restore it from a backup, or move .sia away to start again from the checkout's HEAD"
+            raise ConfigError(
+                "the supervisor's repository has no readable branch `main`", where=str(self.path), fix=fix
+            )
+        return found
+
+    def resolve(self, name: str) -> str | None:
+        """The commit that a name of this repository (a commit id or a ref) stands for, or None."""
+        return self.git.commit_of(name)
 
     def fetch_candidate(self, name: str) -> str:
         """Fetch a branch, commit or `proposal/N` and return its full commit id.
 
-        Raises Refused: doesn't exist, shares no history with `main`.
+        Names are looked up in the user's repository, branches first; then as a commit id in our own. Raises Refused:
+        doesn't exist, shares no history with `main`.
         """
-        raise NotImplementedError
+        where = f"candidate {name!r}"
+        if found := PROPOSAL.fullmatch(name):
+            commit = self.git.commit_of(f"refs/sia/proposals/{found[1]}")
+            if commit is None:
+                raise Refused("there is no such proposal", where=where, fix="see `sia candidate list`")
+            return commit
+        commit = self.checkout.commit(name)
+        if commit is None:
+            own = self.git.commit_of(name) if re.fullmatch(r"[0-9a-f]{7,40}", name) else None
+            if own is None:
+                raise Refused("no such branch or commit", where=where, fix=self._suggestion(name))
+            commit = own
+        elif self.git.commit_of(f"refs/sia/candidates/{commit}") is None:
+            self._fetch(commit, where)
+        self._check_related(self.git, commit, where)
+        return commit
+
+    def _suggestion(self, name: str) -> str:
+        branches = self.checkout.branches()
+        near = difflib.get_close_matches(name, branches, 3) or branches[:8]
+        known = ", ".join(near) if near else "none"
+        return f"name a branch or commit of {self.home.checkout} (branches: {known})"
+
+    def _fetch(self, commit: str, where: str) -> None:
+        both = Git(self.path, {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self.checkout.objects())})
+        if not self.checkout.shallow():
+            self._check_related(both, commit, where)  # before anything is copied
+        with self._locked() as lock:
+            try:
+                self._copy(Git(self.path, hold=[lock]), commit)
+            except GitError as error:
+                fix = "fetch its objects into your repository first (a partial clone leaves some out)"
+                raise Refused(f"can't be fetched: {error.what}", where=where, fix=fix) from None
+            self._write_ref(lock, f"refs/sia/candidates/{commit}", commit)
+
+    def _check_related(self, git: Git, commit: str, where: str) -> None:
+        main = self.head()
+        if commit != main and git.result("merge-base", main, commit, ok=(0, 1)).returncode:
+            fix = f"base it on generation {main[:12]} (branch `main` of {self.path}), for example by `git rebase`"
+            raise Refused("shares no history with the current generation", where=where, fix=fix)
+
+    def _copy(self, target: Git, commit: str) -> None:
+        """Copy a commit with its history from the checkout's object store."""
+        cut = self.checkout.shallow()
+        if cut:
+            file = target.directory / "shallow"
+            known = file.read_text("ascii").split() if file.exists() else []
+            with target.objects() as objects:
+                wanted = [line for line in cut if line not in known and objects.info(line) is None]
+            if wanted:
+                durable.write(file, "".join(f"{line}\n" for line in [*known, *wanted]).encode())
+        alternates = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self.checkout.objects())}
+        target.receive(Git(target.directory, alternates), [commit])
 
     def move_main(self, new: str, old: str) -> None:
         """Compare-and-swap of `main`, durable when it returns. Raises Failed if `main` is not at `old`."""
-        raise NotImplementedError
+        with self._locked() as lock:
+            current = self.head()
+            if current != old:
+                what = f"main is at {current[:12]}, not at {old[:12]}: it moved in between"
+                raise Failed(what, where=str(self.path), fix="judge the candidate against the current generation")
+            self._write_ref(lock, MAIN, new, old)
 
     def set_ref(self, ref: str, commit: str) -> None:
         """Point a ref below refs/sia/ (for example `refs/sia/bad/3`) at a commit, durably."""
-        raise NotImplementedError
+        if not ref.startswith("refs/sia/"):
+            raise ValueError(f"{ref!r} is not below refs/sia/")
+        with self._locked() as lock:
+            self._write_ref(lock, ref, commit)
+
+    def _write_ref(self, lock: int, ref: str, new: str, *old: str) -> None:
+        """Call with the lock held, which git inherits. So a ref's lock file that lies there belongs to a dead one."""
+        for debris in [*(self.path / "refs").rglob("*.lock"), *self.path.glob("*.lock")]:
+            debris.unlink(missing_ok=True)
+        Git(self.path, hold=[lock]).run("update-ref", "--no-deref", ref, new, *old)
+        durable.sync_directory((self.path / ref).parent)
 
     def file(self, commit: str, path: str) -> bytes | None:
-        """Content of one file of a commit, or None."""
-        raise NotImplementedError
+        """Content of one file of a commit, or None if it has no such file."""
+        with self.git.objects() as objects:
+            found = objects.info(f"{commit}:{path}")
+            return objects.read(found[0], "blob") if found and found[1] == "blob" else None
 
-    def export(self, commit: str, paths: Sequence[str], root: Path) -> Export:
-        """`root/<commit>` with the agent paths of that commit: made whole or not at all, verified on every call."""
-        raise NotImplementedError
+    def export(self, commit: str, paths: Sequence[str], root: Path, *, python: Path | None = None) -> Export:
+        """`root/<commit>` with the agent paths of that commit: made whole or not at all, verified on every call.
+
+        `python` (the interpreter that will run it) compiles its sources at the first export. What fails verification
+        is moved aside and made again. Raises Refused for contents that may not be exported (`agent_paths.files`).
+        """
+        target = root / commit
+        with self.git.objects() as objects:
+            grafted = agent_paths.agent_tree(objects, f"{commit}^{{tree}}", paths)
+            tree = grafted.oid
+            if target.is_dir():
+                if _hash_or_none(target) == tree:
+                    return Export(target, tree)
+                self._set_aside(target)
+            self._sweep(root, ".making-")
+            files = agent_paths.files(objects, grafted, f"commit {commit[:12]}")
+            exports.make(objects, files, tree, target, python)
+        if exports.tree_hash(target) != tree:
+            raise Failed("the export does not have the commit's tree hash", where=str(target), fix="remove it")
+        return Export(target, tree)
+
+    def _set_aside(self, target: Path) -> None:
+        aside = Path(tempfile.mkdtemp(prefix=".damaged-", dir=target.parent))
+        try:
+            target.rename(aside / target.name)
+        except FileNotFoundError:
+            pass  # another process did
+
+    @contextmanager
+    def quarantine(self) -> Iterator[Git]:
+        """The repository with a scratch object store in front: what is written there is gone afterwards.
+
+        Keep something by `self.keep`.
+        """
+        parent = self.home.cache / "quarantine"
+        parent.mkdir(parents=True, exist_ok=True)
+        self._sweep(parent, "q-")
+        scratch = Path(tempfile.mkdtemp(prefix="q-", dir=parent))
+        try:
+            extra = {
+                "GIT_OBJECT_DIRECTORY": str(scratch),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self.path / "objects"),
+            }
+            yield Git(self.path, extra, durable=False)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def keep(self, quarantine: Git, commit: str, parents: Sequence[str], ref: str) -> None:
+        """Store a commit from a quarantine durably, under a ref below refs/sia/."""
+        with self._locked() as lock:
+            Git(self.path, hold=[lock]).receive(quarantine, [commit], parents, ours=False)
+            self._write_ref(lock, ref, commit)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """One writer at a time, over threads and processes. The descriptor holds the lock."""
+        self.home.run.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.home.run / "repository.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _sweep(self, parent: Path, prefix: str) -> None:
+        """Remove scratch directories that a killed process left."""
+        if not parent.is_dir():
+            return
+        for directory in parent.glob(f"{prefix}*"):
+            try:
+                if directory.stat().st_mtime < time.time() - STALE_SECONDS:
+                    shutil.rmtree(directory, ignore_errors=True)
+            except FileNotFoundError:
+                pass
+
+
+def _hash_or_none(path: Path) -> str | None:
+    try:
+        return exports.tree_hash(path)
+    except (Failed, OSError):
+        return None
