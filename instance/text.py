@@ -54,4 +54,4 @@ def cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head, tail = limit - limit // 2, limit // 2
-    return f"{text[:head]}\n[… {len(text) - limit} characters left out …]\n{text[len(text) - tail:] if tail else ''}"
+    return f"{text[:head]}\n[… {len(text) - limit} characters left out …]\n{text[len(text) - tail :] if tail else ''}"

@@ -1,0 +1,236 @@
+"""What working memory holds: one class for each kind of entry, each able to show itself as XML.
+
+The XML of an entry is built once and kept until the entry changes: most entries never change, and a context is
+compiled in every iteration.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import datetime
+from typing import ClassVar
+
+from lxml import etree
+
+from instance.clock import stamp
+from instance.iobuffer import IOBuffer
+from instance.scripts import Script, ScriptResult, ScriptRunner
+from instance.text import attribute, cut, wrap
+
+KEPT_ANSWER = 20_000  # characters of an invalid answer that its entry shows; the iteration log has all of it
+
+
+class Entry(ABC):
+    """One item of the context. `id` and `timestamp` never change."""
+
+    element: ClassVar[str]
+
+    def __init__(self, id: str, timestamp: datetime) -> None:
+        self._id, self._timestamp = id, timestamp
+        self._shown: str | None = None
+        self._saved: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What a delete names."""
+        return self._id
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was made."""
+        return self._timestamp
+
+    def update(self) -> None:  # noqa: B027
+        """Refresh it for the next iteration; most kinds have nothing to refresh."""
+
+    def cleanup(self) -> None:  # noqa: B027
+        """Let go of what it holds, when it leaves the memory."""
+
+    def generate_context(self) -> etree._Element:
+        """The entry as an element of the context."""
+        return etree.fromstring(self.context_xml())
+
+    def context_xml(self, limit: int | None = None) -> str:
+        """The entry as text of the context. With `limit`, no text in it is longer: for a context that does not fit."""
+        if limit is not None:
+            return self._build(self._attributes(), limit)
+        if self._shown is None:
+            self._shown = self._build(self._attributes(), None)
+        return self._shown
+
+    def state_xml(self) -> str:
+        """All that is needed to make the entry again."""
+        if self._saved is None:
+            more = {"time": stamp(self._timestamp)} | self._state_attributes()
+            self._saved = self._build(self._attributes() | more, None, layout=False)
+        return self._saved
+
+    def changed(self) -> None:
+        """Forget the XML that was built."""
+        self._shown = self._saved = None
+
+    def _attributes(self) -> dict[str, str]:
+        return {"id": self._id}
+
+    def _state_attributes(self) -> dict[str, str]:
+        return {}
+
+    @abstractmethod
+    def _texts(self) -> Sequence[tuple[str, str]]:
+        """The texts in order, each with the name of its element; "" = directly in the entry."""
+
+    def _build(self, attributes: dict[str, str], limit: int | None, layout: bool = True) -> str:
+        newline = "\n" if layout else ""
+        head = "".join(f' {name}="{attribute(value)}"' for name, value in attributes.items())
+        parts = []
+        for name, text in self._texts():
+            body = wrap(text if limit is None else cut(text, limit))
+            if not name:
+                parts.append(f"{newline}{body}" if body else "")
+            else:
+                parts.append(f"{newline}<{name}>{body}</{name}>" if body else f"{newline}<{name}/>")
+        inside = "".join(parts)
+        return f"<{self.element}{head}>{inside}{newline}</{self.element}>" if inside else f"<{self.element}{head}/>"
+
+
+class ScriptEntry(Entry):
+    """A script and what it printed. `held`: it was cut off by a crash, and only a person can have it run again."""
+
+    def __init__(
+        self,
+        script: Script,
+        runner: ScriptRunner,
+        id: str,
+        timestamp: datetime,
+        result: ScriptResult | None = None,
+        *,
+        held: bool = False,
+    ) -> None:
+        super().__init__(id, timestamp)
+        self.request, self.result, self.held = script, result or ScriptResult(), held
+        self.running = False
+        self._runner = runner
+
+    @property
+    def script(self) -> str:
+        """The text that is run."""
+        return self.request.text
+
+    @property
+    def stdout(self) -> str:
+        """What it printed, cut to its limit."""
+        return self.result.stdout
+
+    @property
+    def stderr(self) -> str:
+        """What it printed as errors, cut to its limit."""
+        return self.result.stderr
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None if it has not."""
+        return self.result.exit_code
+
+    def begin(self) -> None:
+        """Mark it as running: found in a saved state, that mark means it was cut off."""
+        self.running, self._saved = True, None
+
+    def finish(self, result: ScriptResult) -> None:
+        """Take in the outcome."""
+        self.running, self._saved = False, None
+        if result != self.result:
+            self.result = result
+            self.changed()
+
+    def update(self) -> None:
+        """Run it, and wait for it."""
+        run_side_by_side([self], self._runner)
+
+    def _attributes(self) -> dict[str, str]:
+        attributes = super()._attributes()
+        if self.result.exit_code is not None:
+            attributes["exit_code"] = str(self.result.exit_code)
+        for name in ("timed_out", "truncated", "interrupted"):
+            if getattr(self.result, name):
+                attributes[name] = "true"
+        return attributes
+
+    def _state_attributes(self) -> dict[str, str]:
+        flags = {name: "true" for name in ("running", "held") if getattr(self, name)}
+        return {"timeout": repr(self.request.timeout), "limit": str(self.request.limit)} | flags
+
+    def _texts(self) -> Sequence[tuple[str, str]]:
+        return ("", self.request.text), ("stdout", self.result.stdout), ("stderr", self.result.stderr)
+
+
+class SingleEntry(ScriptEntry):
+    """A script that runs once, when it is added."""
+
+    element = "single"
+
+
+class RepeatEntry(ScriptEntry):
+    """A script that runs again in every iteration."""
+
+    element = "repeat"
+
+
+class ReasoningEntry(Entry):
+    """A thought of the model."""
+
+    element = "reasoning"
+
+    def __init__(self, content: str, id: str, timestamp: datetime) -> None:
+        super().__init__(id, timestamp)
+        self.content = content
+
+    def _texts(self) -> Sequence[tuple[str, str]]:
+        return (("", self.content),)
+
+
+class ParseErrorEntry(Entry):
+    """An answer that was no action, or an action that could not be carried out, and why."""
+
+    element = "parse_error"
+
+    def __init__(self, content: str, error: str, id: str, timestamp: datetime) -> None:
+        super().__init__(id, timestamp)
+        self.content, self.error = cut(content, KEPT_ANSWER), error
+
+    def _texts(self) -> Sequence[tuple[str, str]]:
+        return ("error", self.error), ("content", self.content)
+
+
+class ReadEntry(Entry):
+    """What the user had sent when it was read."""
+
+    element = "read_stdin"
+
+    def __init__(self, io_buffer: IOBuffer, id: str, timestamp: datetime, content: str | None = None) -> None:
+        super().__init__(id, timestamp)
+        self.content = io_buffer.read() if content is None else content
+
+    def _texts(self) -> Sequence[tuple[str, str]]:
+        return (("", self.content),)
+
+
+class WriteEntry(Entry):
+    """What was sent to the user. `io_buffer` None: it was sent before (the entry comes from a saved state)."""
+
+    element = "write_stdout"
+
+    def __init__(self, content: str, io_buffer: IOBuffer | None, id: str, timestamp: datetime) -> None:
+        super().__init__(id, timestamp)
+        self.content = content
+        if io_buffer is not None:
+            io_buffer.write(content + "\n")
+
+    def _texts(self) -> Sequence[tuple[str, str]]:
+        return (("", self.content),)
+
+
+def run_side_by_side(entries: Sequence[ScriptEntry], runner: ScriptRunner) -> None:
+    """Run the scripts of all entries at once, and wait for all."""
+    for entry, result in zip(entries, runner.run([entry.request for entry in entries]), strict=True):
+        entry.finish(result)
