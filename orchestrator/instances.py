@@ -47,7 +47,10 @@ class InstanceSetup:
 
 
 def data_skeleton(directory: Path) -> Path:
-    """A lowest layer for /root/data: the four directories, empty. Made once below `directory`; returns its path."""
+    """A lowest layer for /root/data: the four directories, empty. Made once below `directory`; returns its path.
+
+    The caller gives it to the sandbox uid (`host.own`): copying up a directory of an unmapped uid fails inside.
+    """
     root = directory / "data-skeleton"
     for name in DATA_DIRECTORIES:
         (root / name).mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ class Services(Protocol):
 
 @dataclass
 class _Listener:
-    socket: socket.socket
+    end: socket.socket
     thread: threading.Thread
     connections: set[socket.socket] = field(default_factory=set)
     closed: bool = False
@@ -87,7 +87,7 @@ class SupervisorServer:
             if listener is None:
                 return
             listener.closed = True
-            ends = [listener.socket, *listener.connections]
+            ends = [listener.end, *listener.connections]
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # wakes accept and recv, which close alone does not
@@ -104,10 +104,10 @@ class SupervisorServer:
             listener = self._listeners.get(path)
         if listener is None:
             return
-        with listener.socket:
+        with listener.end:
             while not listener.closed:
                 try:
-                    connection, _ = listener.socket.accept()
+                    connection, _ = listener.end.accept()
                 except OSError:
                     return
                 with connection:

@@ -46,11 +46,12 @@ class VerifierTools:
     empty: Path  # an empty directory, the lowest layer of /logs/verifier
 
     @classmethod
-    def prepare(cls, home: Home, environment: Path) -> VerifierTools:
-        """Write the programs (again only if they differ). Call once, before sandboxes run."""
+    def prepare(cls, host: Host, home: Home, environment: Path) -> VerifierTools:
+        """Write the programs, again only if they differ."""
         tools, empty = home.cache / "verifier-tools", home.cache / "empty"
         for directory in (tools, empty):
             directory.mkdir(parents=True, exist_ok=True)
+        host.own(empty)
         source = Path(confine.__file__).read_bytes()
         _program(tools / "confine", b"#!%b/bin/python3 -IS\n%b" % (ENVIRONMENT.encode(), source))
         _program(tools / "pytest", b"#!%b/bin/python3 -P\n%b" % (ENVIRONMENT.encode(), _PYTEST))
