@@ -12,7 +12,7 @@ Kind = Literal["added", "modified", "deleted", "type", "mode"]
 
 @dataclass(frozen=True)
 class Change:
-    """One changed path. `path` is relative; bytes that are not UTF-8 are surrogate-escaped (`os.fsencode` undoes it)."""
+    """One changed path, relative; bytes that are not UTF-8 are surrogate-escaped (`os.fsencode` undoes it)."""
 
     path: str
     kind: Kind

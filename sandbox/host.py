@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import shutil
+import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox import arguments, bwrap, filter, memory, runner
+from sandbox.errors import CannotIsolate, SandboxFailed
+from sandbox.exposure import Exposure
+from sandbox.launcher import Launcher
+
+if TYPE_CHECKING:
+    from sandbox.process import Sandbox
+
+SANDBOX_UID = 61001  # uid and gid of all sandboxes when the supervisor is root; belongs to nobody on common systems
+NEUTRAL = Path("/run/.sia")  # as root: where the spawner's private tmpfs lies
 
 
-@dataclass
 class Host:
     """One supervisor's means of isolation. Several may exist at the same time, in one process or many.
 
@@ -14,37 +27,125 @@ class Host:
     user. Callers pass ordinary host paths everywhere. Thread-safe. Use as a context manager or call `close()`.
     """
 
-    state: Path
-    root: bool
-    uid: int
-    gid: int
-    bwrap: Path
-    memory_enforcer: str  # what will bound tree memory: "cgroup v2", "cgroup v1", "systemd scope", "watchdog"
+    def __init__(
+        self, state: Path, launcher: Launcher, found: bwrap.Bubblewrap, shell: Path, groups: memory.Enforcer
+    ) -> None:
+        """Use `detect`."""
+        self.state = state
+        self.root = launcher.uid is not None
+        self.uid = launcher.uid if launcher.uid is not None else os.getuid()
+        self.gid = launcher.uid if launcher.uid is not None else os.getgid()
+        self.bubblewrap, self.bwrap, self.shell = found, found.path, shell
+        self.memory, self.memory_enforcer = groups, groups.name
+        self.launcher = launcher
+        self.system = arguments.look_at_system()
+        self.shell_bytes, self.seccomp = shell.read_bytes(), filter.program()
+        self.exposure = Exposure(state, self.uid, NEUTRAL, launcher.request) if self.root else None
+        self.program = self._program()
+        self.live: set[Sandbox] = set()
+        self.closed = False
 
     @classmethod
     def detect(cls, state: Path) -> Host:
         """Find bwrap, the shell for pid 1, seccomp and a memory enforcer; start the spawner. `state` (created if
-        missing) is the directory below which uppers lie. Raises CannotIsolate with the reason and the fix."""
-        raise NotImplementedError
+        missing) is the directory below which uppers lie. Raises CannotIsolate with the reason and the fix.
+
+        Takes some 50 ms. `sandbox.doctor.prove(host)` tries a launch and names what the machine forbids.
+        """
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotIsolate(f"can't be created ({error.strerror})", where=str(state), fix="set SIA_HOME") from None
+        found, shell = bwrap.find(), runner.find_shell()
+        filter.program()
+        root = os.geteuid() == 0
+        if root:
+            NEUTRAL.mkdir(mode=0o755, exist_ok=True)
+        launcher = Launcher.start(SANDBOX_UID if root else None, NEUTRAL)
+        try:
+            return cls(state.resolve(), launcher, found, shell, memory.find(launcher.pid))
+        except BaseException:
+            launcher.close()
+            raise
+
+    def _program(self) -> str:
+        """The bwrap to execute: as root a copy that the sandbox uid can reach, made from verified files."""
+        if not self.root:
+            return str(self.bwrap)
+        root = self.bubblewrap.root or self.bwrap.parent
+        names = self.bubblewrap.files or (self.bwrap.name,)
+        place = NEUTRAL / "bwrap/package"
+        copies = {os.path.normpath(place / name): str(root / name) for name in names}
+        error = self.launcher.request({"copy": copies})
+        if error:
+            raise CannotIsolate(f"bwrap can't be copied ({error})", where=str(self.bwrap))
+        return os.path.normpath(place / names[0])
+
+    def place(self, path: Path) -> Path:
+        """The path under which bwrap reaches `path`."""
+        return self.exposure.place(path) if self.exposure else path.resolve()
 
     def make_upper(self, parent: Path, name: str) -> tuple[Path, Path]:
         """Create `parent/name/{upper,work}` for the sandbox uid, in a directory that is 0700; return both."""
-        raise NotImplementedError
+        top = parent / name
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            top.mkdir(mode=0o700)
+            upper, work = top / "upper", top / "work"
+            upper.mkdir(mode=0o755)
+            work.mkdir(mode=0o755)
+            if self.root:
+                for path in (upper, work, top):
+                    os.chown(path, self.uid, self.gid, follow_symlinks=False)
+        except OSError as error:
+            raise SandboxFailed(f"can't be created ({error.strerror})", where=str(top)) from None
+        return upper, work
 
     def own(self, path: Path) -> None:
         """Give the tree at `path` to the sandbox uid (never follows symlinks). Nothing to do for a user."""
-        raise NotImplementedError
+        if not self.root:
+            return
+        os.chown(path, self.uid, self.gid, follow_symlinks=False)
+        if path.is_dir() and not path.is_symlink():
+            for _, directories, files, descriptor in os.fwalk(path, follow_symlinks=False):
+                for name in (*directories, *files):
+                    os.chown(name, self.uid, self.gid, dir_fd=descriptor, follow_symlinks=False)
 
     def remove(self, path: Path) -> None:
         """Remove a tree that an instance may have written (mode-000 directories, `work/work`…). Missing is fine."""
-        raise NotImplementedError
+        if self.exposure:
+            self.exposure.forget(path)
+        if path.is_dir() and not path.is_symlink():
+            if os.geteuid() != 0:
+                _open_up(path)
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Kill what is left of this host's sandboxes, and release everything. May be called twice."""
-        raise NotImplementedError
+        if self.closed:
+            return
+        self.closed = True
+        for sandbox in list(self.live):
+            sandbox.kill()
+        self.launcher.close()
+        self.memory.close()
 
     def __enter__(self) -> Host:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _open_up(top: Path) -> None:
+    """Make every directory below `top` removable by its owner, from the top down."""
+    pending = [top]
+    while pending:
+        directory = pending.pop()
+        mode = stat.S_IMODE(directory.lstat().st_mode)
+        if mode & 0o700 != 0o700:
+            directory.chmod(0o700)
+        with os.scandir(directory) as entries:
+            pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

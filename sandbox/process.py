@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import signal
+import socket
+import stat
+import struct
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sandbox import arguments, interpreter, runner, watch
+from sandbox.errors import CannotIsolate, SandboxFailed, SiaError
 from sandbox.host import Host
+from sandbox.memory import Group
 from sandbox.spec import SandboxSpec
+
+READY_TIMEOUT = 60.0  # seconds from the request to pid 1's `ready`; only a stuck file system takes so long
+FIRST = 64  # descriptors that bwrap reads and closes
+SETUP_TEXT = 1 << 16
+CREDENTIALS = struct.Struct("3i")
+MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,22 @@ class Outcome:
 class Sandbox:
     """One sandbox, from launch until nothing of it is left. Methods may be called from any thread."""
 
-    pid: int  # of pid 1 of the sandbox, as seen from the host
+    def __init__(self, host: Host, spec: SandboxSpec, control: socket.socket, setup: int, group: Group | None) -> None:
+        """Use `start`."""
+        self.host, self.spec, self.group = host, spec, group
+        self.pid = 0  # of pid 1 of the sandbox, as seen from the host
+        self.limit: str | None = None
+        self._control, self._setup = control, setup
+        self._launch = 0
+        self._init: int | None = None  # pidfd of pid 1
+        self._command: int | None = None  # pidfd of the command
+        self._went = self._ended = 0.0
+        self._status: int | None = None
+        self._ran = self._killed = False
+        self._refusal: str | None = None
+        self._buffer = ""
+        self._lock = threading.RLock()
+        self._outcome: Outcome | None = None
 
     @classmethod
     def start(
@@ -42,23 +75,262 @@ class Sandbox:
         """Launch; returns when the command has been told to go. None = /dev/null. `pass_fds`: number inside → our
         descriptor (sockets and pipes only). The caller keeps and closes its descriptors.
 
-        Raises CannotIsolate for a specification that can't be isolated; a failing set-up is in the Outcome."""
-        raise NotImplementedError
+        Raises CannotIsolate for a specification that can't be isolated, SandboxFailed if something it names is not
+        there; what fails later is in the Outcome (`setup_error`).
+        """
+        passed = dict(pass_fds or {})
+        _check_descriptors(passed)
+        host.bubblewrap.verify()
+        arguments.check(spec)
+        free = [number for number in range(3, 10) if number not in passed]
+        if len(free) < 2:
+            raise CannotIsolate("at most five descriptors below 10 can be passed", where=str(sorted(passed)))
+        control_number, stderr_number = free[:2]
+        descriptors = arguments.Descriptors(FIRST)
+        roots = interpreter.roots(spec.python) if spec.python else ()
+        options = arguments.build(spec, host.system, roots, host.place, descriptors, host.shell_bytes, host.seccomp)
+        options_number = descriptors.add(b"".join(os.fsencode(word) + b"\0" for word in options))
+        processes = spec.limits.processes + 1 if spec.limits.processes else None  # pid 1 counts, and is ours
+        text = runner.script(control_number, stderr_number, processes)
+        argv = ["bwrap", "--args", options_number, "--", *runner.argv(host.shell, text, spec.command)]
+
+        with contextlib.ExitStack() as stack:
+            ours, theirs = socket.socketpair()
+            stack.callback(theirs.close)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            ours.setblocking(False)
+            setup, setup_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            stack.callback(os.close, setup_end)
+            os.set_blocking(setup_end, True)
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            stack.callback(os.close, null)
+            files = {number: _memory_file(content) for number, content in descriptors.contents.items()}
+            for descriptor in files.values():
+                stack.callback(os.close, descriptor)
+            targets = {
+                0: null if stdin is None else stdin,
+                1: null if stdout is None else stdout,
+                2: setup_end,
+                control_number: theirs.fileno(),
+                stderr_number: null if stderr is None else stderr,
+                **passed,
+                **files,
+            }
+            group = _group(host, spec)
+            sandbox = cls(host, spec, ours, setup, group)
+            message: dict[str, object] = {
+                "program": host.program,
+                "argv": argv,
+                "targets": list(targets),
+                "limits": _limits(spec),
+                "groups": group.joins if group else [],
+            }
+            try:
+                sandbox._launch = host.launcher.launch(message, list(targets.values()))
+            except SiaError:
+                sandbox._release()
+                raise
+        host.live.add(sandbox)
+        sandbox._go()
+        return sandbox
+
+    def _go(self) -> None:
+        """Wait for pid 1's `ready`; from then on it dies with the spawner, so it may be told to go."""
+        if not self._await(lambda: self.pid, READY_TIMEOUT):
+            if not self._poll(0):
+                self._refusal = f"not ready after {READY_TIMEOUT:g} s"
+                self.host.launcher.kill(self._launch)
+            return
+        self._went = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._control.send(b"go\n")
+        watch.add(self)
+
+    def _await(self, condition: object, timeout: float) -> bool:
+        """Read the control channel until `condition()` holds; False when the sandbox ended or time ran out first."""
+        assert callable(condition)
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if self._outcome is None:
+                    self._listen()
+                if condition():
+                    return True
+                if self._outcome is not None:
+                    return False
+                poller = select.poll()
+                poller.register(self._control, select.POLLIN)
+                poller.register(self._setup, 0)  # POLLHUP comes unasked: bwrap and pid 1 are gone
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            events = poller.poll(min(left, 1.0) * 1000)
+            if any(fd == self._setup and event & select.POLLHUP for fd, event in events):
+                with self._lock:
+                    if self._outcome is None:
+                        self._listen()
+                    return bool(condition())
+
+    def _listen(self) -> None:
+        """Take what pid 1 has reported. Called with the lock held."""
+        while True:
+            try:
+                data, ancillary, _, _ = self._control.recvmsg(256, socket.CMSG_SPACE(CREDENTIALS.size))
+            except BlockingIOError:
+                return
+            except OSError:
+                return
+            if not data:
+                return
+            sender = next((CREDENTIALS.unpack(d[: CREDENTIALS.size])[0] for _, k, d in ancillary if k == 2), 0)
+            for line in data.decode("ascii", "replace").split("\n"):
+                self._report(line.split(), sender)
+
+    def _report(self, words: list[str], sender: int) -> None:
+        if words == ["ready"]:
+            self.pid = sender
+            with contextlib.suppress(OSError):
+                self._init = os.pidfd_open(sender)  # it waits for us, so the number is still its own
+        elif words == ["run"]:
+            self._ran = True
+            with contextlib.suppress(OSError):
+                self._command = os.pidfd_open(sender)
+        elif words[:1] == ["exit"] and len(words) == 2 and words[1].isdigit():
+            self._status = int(words[1])
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
         """The outcome, as soon as nothing of the sandbox is left; None after `timeout` seconds."""
-        raise NotImplementedError
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._outcome is None:
+            left = 1.0 if deadline is None else min(1.0, max(0.0, deadline - time.monotonic()))
+            if self._poll(left):
+                self._finish()
+            elif deadline is not None and time.monotonic() >= deadline:
+                return None
+        return self._outcome
+
+    def _poll(self, seconds: float) -> bool:
+        """Whether bwrap and pid 1 are gone: both hold the other end of the set-up pipe as their stderr."""
+        with self._lock:
+            if self._outcome is not None:
+                return True
+            poller = select.poll()
+            poller.register(self._setup, 0)
+        return bool(poller.poll(seconds * 1000))
+
+    def _finish(self) -> None:
+        """Everything is gone: say how it ended, and release what we hold."""
+        with self._lock:
+            if self._outcome is not None:
+                return
+            self._listen()
+            ended = time.monotonic()
+            limit = self.limit or watch.last_look(self)
+            setup_error = None if self._ran or self._killed else self._setup_text()
+            status = self._status if self._ran else None
+            killed = setup_error is None and (status is None or self.limit is not None)
+            number = 9 if killed else status - 128 if status is not None and 128 < status < 193 else None
+            outcome = Outcome(
+                exit_code=status if setup_error is None and number is None else None,
+                signal=number,
+                limit=limit,
+                setup_error=setup_error,
+                memory_enforcer=self.host.memory_enforcer if self.group else "none",
+                seconds=ended - self._went if self._went else 0.0,
+                peak_memory_mb=self.group.peak() if self.group else None,
+            )
+            self._release()
+            self._outcome = outcome
+            self.host.live.discard(self)
+
+    def _setup_text(self) -> str:
+        text = b""
+        with contextlib.suppress(OSError):
+            text = os.read(self._setup, SETUP_TEXT)
+        said = text.decode("utf-8", "replace").strip()
+        return self._refusal or said or "it ended before the command was started, and said nothing"
+
+    def _release(self) -> None:
+        self._control.close()
+        for descriptor in (self._setup, self._init, self._command):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._init = self._command = None
+        if self.group:
+            self.group.close()
 
     def signal(self, signum: int) -> None:
         """Send a signal to the command (not to its children). Nothing happens if it is gone."""
-        raise NotImplementedError
+        self._await(lambda: self._command is not None, 5.0)
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self._command is not None:
+                signal.pidfd_send_signal(self._command, signal.Signals(signum))
+
+    def stop_for(self, limit: str) -> None:
+        """A bound was passed: name it, and end everything."""
+        with self._lock:
+            if self._outcome is None and self.limit is None:
+                self.limit = limit
+                self._end()
 
     def kill(self) -> None:
         """Kill everything; when this returns, nothing of the sandbox is left. May be called twice."""
-        raise NotImplementedError
+        with self._lock:
+            if self._outcome is None and not self._poll(0):
+                self._killed = True
+                self._end()
+        self.wait()
+
+    def _end(self) -> None:
+        if self._init is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        else:
+            self.host.launcher.kill(self._launch)
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def _check_descriptors(passed: Mapping[int, int]) -> None:
+    """Only sockets and pipes: a directory's descriptor would be a way out."""
+    for number, descriptor in passed.items():
+        try:
+            mode = os.fstat(descriptor).st_mode
+        except OSError as error:
+            raise SandboxFailed(f"descriptor {descriptor} can't be passed ({error.strerror})") from None
+        if not (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)) or not 3 <= number < FIRST:
+            raise CannotIsolate(f"only sockets and pipes may be passed, as 3…{FIRST - 1}", where=f"descriptor {number}")
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _group(host: Host, spec: SandboxSpec) -> Group | None:
+    if spec.limits.memory_mb is None:
+        return None
+    try:
+        return host.memory.group(spec.limits.memory_mb, spec.limits.processes)
+    except OSError as error:
+        raise SandboxFailed(
+            f"the memory bound can't be set up ({error.strerror})", where=host.memory_enforcer
+        ) from None
+
+
+def _limits(spec: SandboxSpec) -> dict[str, int]:
+    """Limits of single processes, set before bwrap; RLIMIT_NPROC is pid 1's to set."""
+    limits = {"CORE": 0}
+    if spec.limits.file_size_mb is not None:
+        limits["FSIZE"] = spec.limits.file_size_mb * MEGABYTE
+    if spec.limits.open_files is not None:
+        limits["NOFILE"] = max(spec.limits.open_files, 16)
+    return limits

@@ -1,0 +1,119 @@
+"""The supervisor's end of the spawner."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sandbox.errors import CannotIsolate, SandboxFailed
+
+SPAWNER = Path(__file__).with_name("spawner.py")
+START_TIMEOUT = 30.0  # seconds; a loaded machine takes one
+
+
+class Launcher:
+    """A running spawner. `uid` is what sandboxes run as when we are root, else None."""
+
+    def __init__(
+        self, channel: socket.socket, process: subprocess.Popen[bytes], uid: int | None, done: threading.Event
+    ) -> None:
+        self.channel, self.process, self.uid, self._done = channel, process, uid, done
+        self.pid = process.pid
+        self._lock = threading.Lock()
+        self._count = 0
+
+    @classmethod
+    def start(cls, uid: int | None, neutral: Path, prefix: Sequence[str] = ()) -> Launcher:
+        """Start it from a thread that lives until `close` (PDEATHSIG is per thread), and wait until it is ready."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        words = [sys.executable, "-I", "-S", str(SPAWNER), str(theirs.fileno()), str(os.getpid())]
+        words += [str(uid), str(neutral)] if uid is not None else []
+        started: list[subprocess.Popen[bytes]] = []
+        failed: list[OSError] = []
+        ready, done = threading.Event(), threading.Event()
+
+        def live() -> None:
+            try:
+                started.append(
+                    subprocess.Popen(
+                        [*prefix, *words],
+                        env={},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,  # Ctrl-C is the supervisor's to handle
+                    )
+                )
+            except OSError as error:
+                failed.append(error)
+            ready.set()
+            done.wait()
+
+        threading.Thread(target=live, name="sandbox-parent", daemon=True).start()
+        ready.wait()
+        theirs.close()
+        if failed:
+            ours.close()
+            done.set()
+            raise CannotIsolate(f"the spawner does not start ({failed[0].strerror})", where=sys.executable)
+        launcher = cls(ours, started[0], uid, done)
+        error = launcher._answer()
+        if error:
+            launcher.close()
+            fix = "as root, SIA needs CAP_SYS_ADMIN for a private mount namespace; or run it as an ordinary user"
+            raise CannotIsolate(f"the private mount namespace can't be made ({error})", fix=fix)
+        return launcher
+
+    def _answer(self) -> str | None:
+        if not select.select([self.channel], [], [], START_TIMEOUT)[0]:
+            return f"no answer in {START_TIMEOUT:g} s"
+        data = self.channel.recv(1 << 16)
+        if not data:
+            return "the spawner died"
+        error: str | None = json.loads(data)["error"]
+        return error
+
+    def request(self, message: Mapping[str, object]) -> str | None:
+        """Send a request about mounts; returns what went wrong, or None."""
+        with self._lock:
+            try:
+                self.channel.sendall(json.dumps(message).encode())
+                return self._answer()
+            except OSError as error:
+                return f"the spawner is gone: {error.strerror}"
+
+    def launch(self, message: Mapping[str, object], fds: Sequence[int]) -> int:
+        """Ask for one launch; `fds` go to `message["targets"]`. Returns the launch's number for `kill`."""
+        with self._lock:
+            self._count += 1
+            data = json.dumps({**message, "launch": self._count}).encode()
+            try:
+                socket.send_fds(self.channel, [data], list(fds))
+            except OSError as error:
+                raise SandboxFailed(f"the spawner does not take the launch ({error.strerror})") from None
+            return self._count
+
+    def kill(self, launch: int) -> None:
+        """SIGKILL the bwrap of a launch; with it goes everything inside."""
+        with self._lock, contextlib.suppress(OSError):
+            self.channel.sendall(json.dumps({"kill": launch}).encode())
+
+    def close(self) -> None:
+        """End the spawner, and with it every sandbox that is left."""
+        self.channel.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        self._done.set()

@@ -1,0 +1,196 @@
+"""The small process that starts every sandbox of one host: `python -I -S spawner.py FD MODE…` (standard library only).
+
+Why it exists: PDEATHSIG is per thread, so all sandboxes need one parent thread that lives as long as the supervisor;
+forking costs time in proportion to the parent's memory, and this process stays small; and as root, the private mount
+namespace and the change of uid belong to no other process. It holds no descriptors but those of the launch at hand,
+so nothing of the supervisor can leak into a sandbox. It dies with the supervisor, and its sandboxes die with it.
+
+Messages are JSON in SOCK_SEQPACKET packets, descriptors by SCM_RIGHTS:
+  {"launch": id, "program": path, "argv": […], "targets": [fd…], "limits": {…}, "groups": [path…]}   no answer
+  {"kill": id}                                                                                       no answer
+  {"bind": source, "at": dest, "directory": bool} · {"unbind": dest} · {"copy": {dest: source}}      {"error": …|null}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+CLONE_NEWNS = 0x00020000
+MS_NOSUID, MS_NODEV, MS_REC, MS_SLAVE, MS_BIND = 2, 4, 0x4000, 0x80000, 0x1000
+MNT_DETACH = 2
+MAX_PACKET = 1 << 20
+MAX_DESCRIPTORS = 200
+HIGH = 512  # received descriptors are parked above every target number
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> None:
+    """Raise the OSError of a failed libc call."""
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), what)
+
+
+def mount(source: str, dest: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    arguments = (os.fsencode(source), os.fsencode(dest), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    check(libc.mount(*arguments), dest)
+
+
+class Spawner:
+    """The loop. `uid` is None for a user; as root it is what sandboxes run as."""
+
+    def __init__(self, channel: socket.socket, uid: int | None, neutral: str) -> None:
+        self.channel, self.uid, self.neutral = channel, uid, neutral
+        self.children: dict[int, int] = {}  # pid → launch id
+
+    def prepare(self, supervisor: int) -> None:
+        """Default signals, death with the supervisor, and as root a mount namespace of our own."""
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)  # ignored ones would be inherited by every sandbox
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.umask(0o022)
+        check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        if os.getppid() != supervisor:
+            sys.exit(0)  # it died before the line above
+        if self.uid is not None:
+            check(libc.unshare(CLONE_NEWNS), "unshare")
+            mount("none", "/", "none", MS_REC | MS_SLAVE)  # the host's mounts come in, ours never go out
+            mount("sia", self.neutral, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m")
+
+    def run(self) -> None:
+        """Serve until the supervisor's end of the channel is closed."""
+        wake, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.channel.sendall(b'{"error": null}')
+        while True:
+            for ready in select.select([self.channel.fileno(), wake], [], [])[0]:
+                if ready == self.channel.fileno():
+                    data, fds, _, _ = socket.recv_fds(
+                        self.channel, MAX_PACKET, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                    )
+                    if not data:
+                        return
+                    self.handle(json.loads(data), fds)
+                else:
+                    os.read(wake, 4096)
+                    self.reap()
+
+    def reap(self) -> None:
+        """Collect ended launches; their exit status says nothing that the control channel does not say better."""
+        while self.children:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self.children.pop(pid, None)
+
+    def handle(self, message: dict[str, Any], fds: list[int]) -> None:
+        """One message."""
+        try:
+            if "launch" in message:
+                self.launch(message, fds)
+            elif "kill" in message:
+                for pid in [pid for pid, launch in self.children.items() if launch == message["kill"]]:
+                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+            else:
+                self.answer(message)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """A request about mounts; the answer says what went wrong."""
+        error = None
+        try:
+            if "bind" in message:
+                self.bind(message["bind"], message["at"], message["directory"])
+            elif "unbind" in message:
+                check(libc.umount2(os.fsencode(message["unbind"]), MNT_DETACH), message["unbind"])
+            else:
+                for dest, source in message["copy"].items():
+                    copy_program(source, dest)
+        except OSError as failure:
+            error = f"{failure.filename}: {failure.strerror}"
+        self.channel.sendall(json.dumps({"error": error}).encode())
+
+    def bind(self, source: str, dest: str, directory: bool) -> None:
+        """Show `source` at `dest`, which lies in our own tmpfs."""
+        os.makedirs(dest if directory else os.path.dirname(dest), 0o755, exist_ok=True)  # noqa: PTH103, PTH120
+        if not directory:
+            os.close(os.open(dest, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        mount(source, dest, "none", MS_BIND | MS_REC)
+
+    def launch(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Fork; the child becomes bwrap."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.become(message, fds)
+            except BaseException as error:
+                os.write(2, f"sandbox: cannot start: {error}\n".encode())
+            os._exit(127)
+        self.children[pid] = message["launch"]
+
+    def become(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
+        """In the child: groups and limits, descriptors, uid, exec."""
+        targets: list[int] = message["targets"]
+        parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in fds]
+        for fd, target in zip(parked, targets, strict=True):
+            os.dup2(fd, target)
+        low = 0
+        for target in [*sorted(targets), HIGH]:
+            if low < target:  # closerange(0, 0) would close everything
+                os.closerange(low, target)
+            low = target + 1
+        os.closerange(HIGH, HIGH + 2 * MAX_DESCRIPTORS)
+        for group in message["groups"]:
+            with open(f"{group}/cgroup.procs", "wb", buffering=0) as file:
+                file.write(b"0")
+        for name, value in message["limits"].items():
+            number = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(number)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (value, value))
+        if self.uid is not None:
+            os.setgroups([])
+            os.setresgid(self.uid, self.uid, self.uid)
+            os.setresuid(self.uid, self.uid, self.uid)
+        os.execve(message["program"], message["argv"], {})
+
+
+def copy_program(source: str, dest: str) -> None:
+    """Copy one file to our own tmpfs, executable and not writable."""
+    os.makedirs(os.path.dirname(dest), 0o755, exist_ok=True)  # noqa: PTH103, PTH120
+    with open(source, "rb") as file, open(dest, "wb") as copy:
+        copy.write(file.read())
+    os.chmod(dest, 0o555)  # noqa: PTH101
+
+
+def main() -> None:
+    """`spawner.py FD SUPERVISOR_PID [UID NEUTRAL]`."""
+    fd, supervisor, *rest = sys.argv[1:]
+    channel = socket.socket(fileno=int(fd))
+    os.set_inheritable(channel.fileno(), False)
+    spawner = Spawner(channel, int(rest[0]) if rest else None, rest[1] if rest else "")
+    try:
+        spawner.prepare(int(supervisor))
+    except OSError as error:
+        channel.sendall(json.dumps({"error": f"{error.filename}: {error.strerror}"}).encode())
+        return
+    spawner.run()
+
+
+if __name__ == "__main__":
+    main()
