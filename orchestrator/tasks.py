@@ -214,8 +214,16 @@ def _layout(directory: Path, file: _File) -> Layout:
 
 
 def _workdir(file: _File, layout: Layout, toml: Path) -> str:
-    workdir = file.environment.workdir or layout.workdir or DEFAULT_WORKDIR
-    if not workdir.startswith("/") or posixpath.normpath(workdir) != workdir or "\0" in workdir or len(workdir) > 200:
+    workdir = file.environment.workdir
+    if workdir is None:
+        workdir = layout.workdir or DEFAULT_WORKDIR
+    if (
+        not workdir.startswith("/")
+        or workdir.startswith("//")
+        or posixpath.normpath(workdir) != workdir
+        or "\0" in workdir
+        or len(workdir) > 200
+    ):
         fix = 'write it like "/app": absolute, without `.`, `..` or a slash at the end'
         raise ConfigError(
             f"environment.workdir: {workdir[:60]!r} is not a plain absolute path", where=str(toml), fix=fix
