@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import agent_history
 from orchestrator.agent_build import AgentBuild
+from orchestrator.agent_paths import Grafted, agent_tree, covers, entries, files, graft
+from orchestrator.environments import agent_environment, base_python
+from orchestrator.errors import Refused
+from orchestrator.gitio import Git, Objects
+from orchestrator.gitobjects import Commit, encode_commit
 from orchestrator.home import Home
 from orchestrator.repository import Repository
 
 if TYPE_CHECKING:
     from orchestrator.config import Settings
+
+SCHEMA = "action_schema.xsd"
 
 
 @dataclass(frozen=True)
@@ -22,8 +31,19 @@ class Candidate:
     proposed: str
     judged: str
     tree: str
+    """Hash of the tree that holds J's agent paths alone."""
     left_out: tuple[str, ...]
+    """Paths outside the agent paths that the candidate changed and that do not come along, sorted."""
     requirements_changed: bool
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the three commits of a merge."""
+
+    oid: str
+    commit: Commit
+    agent: Grafted
 
 
 def prepare(repo: Repository, settings: Settings, name: str, generation: str) -> Candidate:
@@ -32,7 +52,93 @@ def prepare(repo: Repository, settings: Settings, name: str, generation: str) ->
     The same name, commits and paths always give the same J. Raises Refused with the reason: doesn't exist, no shared
     history, conflict, nothing changed in the agent paths, a submodule, a symlink that leaves the tree, too large.
     """
-    raise NotImplementedError
+    where = f"candidate {name!r}"
+    paths = settings.agent.paths
+    proposed = repo.fetch_candidate(name)
+    base = repo.git.run("merge-base", generation, proposed, ok=(0, 1)).decode().strip()
+    if not base:
+        fix = f"base it on generation {generation[:12]}"
+        raise Refused("shares no history with the generation it is judged against", where=where, fix=fix)
+    with repo.quarantine() as scratch, scratch.objects() as objects:
+        mine, theirs, common = (_side(objects, oid, paths) for oid in (generation, proposed, base))
+        files(objects, theirs.agent, where)  # refuses before anything walks it
+        merged = _merge_agent_paths(scratch, objects, mine, theirs, common, paths, where)
+        whole = graft(objects, mine.commit.tree, entries(objects, merged, paths))
+        scratch.write(whole.new)
+        agent = agent_tree(objects, whole.oid, paths)
+        if agent.oid != theirs.agent.oid:
+            files(objects, agent, where)
+        judged = _judged_commit(repo, scratch, mine, theirs, common, whole.oid, name)
+        needs = [entries(objects, tree, [settings.agent.requirements]) for tree in (mine.commit.tree, whole.oid)]
+    left_out = _left_out(repo, mine, theirs, common, paths)
+    return Candidate(name, proposed, judged, agent.oid, left_out, needs[0] != needs[1])
+
+
+def _side(objects: Objects, oid: str, paths: Sequence[str]) -> _Side:
+    commit = objects.commit(oid)
+    return _Side(oid, commit, agent_tree(objects, commit.tree, paths))
+
+
+def _merge_agent_paths(
+    scratch: Git, objects: Objects, mine: _Side, theirs: _Side, common: _Side, paths: Sequence[str], where: str
+) -> str:
+    """A tree whose agent paths are the merge's: the candidate's own full tree where the generation changed nothing."""
+    listed = ", ".join(paths)
+    if theirs.agent.oid == common.agent.oid:
+        what = f"changes nothing in the agent paths ({listed})"
+        if theirs.oid == common.oid:
+            what = "is already part of the generation it would be judged against"
+        raise Refused(what, where=where, fix="commit a change of the agent; other paths are merged by people")
+    if mine.agent.oid == common.agent.oid:
+        return theirs.commit.tree
+    base = encode_commit(common.agent.oid, (), common.commit.time, "base")
+    ours = encode_commit(mine.agent.oid, (base.oid,), mine.commit.time, "generation")
+    other = encode_commit(theirs.agent.oid, (base.oid,), theirs.commit.time, "candidate")
+    scratch.write([*common.agent.new, *mine.agent.new, *theirs.agent.new, base, ours, other])
+    arguments = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours.oid, other.oid)
+    result = scratch.result(*arguments, ok=(0, 1))
+    tree, *conflicts = result.stdout.decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
+    if result.returncode:
+        named = ", ".join(sorted({path for path in conflicts if path})[:10])
+        fix = f"rebase it on the current generation ({mine.oid[:12]}) and resolve them"
+        raise Refused(f"conflicts with the current generation in {named}", where=where, fix=fix)
+    if tree == mine.agent.oid:
+        fix = "commit a change of the agent that the generation does not have yet"
+        raise Refused("changes nothing in the agent paths that the generation does not have", where=where, fix=fix)
+    return tree
+
+
+def _judged_commit(
+    repo: Repository, scratch: Git, mine: _Side, theirs: _Side, common: _Side, tree: str, name: str
+) -> str:
+    """J. Where an ordinary full merge gives the same tree, J is that merge; else a commit with one parent."""
+    if common.oid == mine.oid and theirs.commit.tree == tree:
+        return theirs.oid
+    time = max(mine.commit, theirs.commit, key=lambda commit: commit.seconds).time
+    parents, subject = [mine.oid], f"Candidate {name} on {mine.oid[:12]}, agent paths only"
+    if common.oid != mine.oid:
+        full = scratch.result("merge-tree", "--write-tree", "--no-messages", "-z", mine.oid, theirs.oid, ok=(0, 1))
+        if full.returncode == 0 and full.stdout.decode("ascii", "replace").rstrip("\0\n") == tree:
+            parents, subject = [mine.oid, theirs.oid], f"Merge candidate {name}"
+    commit = encode_commit(tree, parents, time, f"{subject}\n\nSia-Candidate: {theirs.oid}\n")
+    ref = f"refs/sia/judged/{commit.oid}"
+    if repo.resolve(ref) != commit.oid:
+        scratch.write([commit])
+        repo.keep(scratch, commit.oid, [mine.oid, theirs.oid], ref)
+    return commit.oid
+
+
+def _left_out(repo: Repository, mine: _Side, theirs: _Side, common: _Side, paths: Sequence[str]) -> tuple[str, ...]:
+    changed = _outside(repo, common.oid, theirs.oid, paths)
+    if changed and common.oid != mine.oid:
+        changed &= _outside(repo, mine.oid, theirs.oid, paths)  # the generation may have the same change
+    return tuple(sorted(changed))
+
+
+def _outside(repo: Repository, old: str, new: str, paths: Sequence[str]) -> set[str]:
+    out = repo.git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)
+    names = out.decode("utf-8", "surrogateescape").split("\0")
+    return {name for name in names if name and not covers(paths, name)}
 
 
 def build(home: Home, settings: Settings, commit: str, *, root: Path | None = None) -> AgentBuild:
@@ -41,4 +147,18 @@ def build(home: Home, settings: Settings, commit: str, *, root: Path | None = No
     `root` is where the export goes (default `home.exports`; the ledger passes `home.generations`). Raises Refused when
     the environment is missing and `[agent] build_environments` is false.
     """
-    raise NotImplementedError
+    repo = Repository(home).ensure()
+    agent = settings.agent
+    requirements = repo.file(commit, agent.requirements) or b""
+    environment = agent_environment(home, requirements, build=agent.build_environments)
+    export = repo.export(commit, agent.paths, root or home.exports, python=base_python(environment))
+    schema = next((path for path in agent.paths if path.split("/")[-1] == SCHEMA), SCHEMA)
+    return AgentBuild(
+        commit=commit,
+        tree=export.tree,
+        export=export.path,
+        environment=environment,
+        bundle=agent_history.bundle(repo, commit, agent.paths),
+        command=agent.command,
+        schema=repo.file(commit, schema) or b"",
+    )

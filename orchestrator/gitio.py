@@ -184,7 +184,9 @@ class Git:
 
         Leaves out what `exclude` reaches and, with `ours`, all that this repository's refs reach.
         """
-        revisions = [*include, *(f"^{commit}" for commit in exclude), *(["--not", "--all"] if ours else [])]
+        revisions = [*include, *(f"^{commit}" for commit in exclude)]
+        if ours:
+            revisions += self.line("for-each-ref", "--format=^%(objectname)").split()
         with source.popen("pack-objects", "--revs", "--stdout", "--quiet", stdin=subprocess.PIPE) as packer:
             assert packer.stdin and packer.stdout and packer.stderr
             try:

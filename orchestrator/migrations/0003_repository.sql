@@ -11,6 +11,6 @@ CREATE TABLE proposal (
     branch TEXT NOT NULL,               -- as the agent named it; untrusted text, like `why`
     why TEXT NOT NULL,
     origin TEXT NOT NULL,               -- 'main' or the id of a trial
-    left_out INTEGER NOT NULL,          -- number of changed paths outside the agent paths, dropped
+    left_out INTEGER NOT NULL,          -- 1 if it held something outside the agent paths, which was dropped
     created REAL NOT NULL
 );
