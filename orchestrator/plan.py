@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator import statistics
-from orchestrator.verdict import BASELINE
+from orchestrator.campaign_view import BASELINE
 
 MAX_RETRIES = 3  # of a trial whose outcome is invalid, that is, of our own failures
 

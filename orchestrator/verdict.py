@@ -23,10 +23,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from orchestrator import guardrails, statistics
+from orchestrator.campaign_view import BASELINE
 from orchestrator.guardrails import Guardrail
 
 Name = Literal["better", "worse", "equivalent", "inconclusive", "disqualified"]
-BASELINE = "baseline"
 MAX_EXCLUDED = 0.10  # of the pairs
 SAME = 1e-9  # task means closer than this are a tie
 EXACT_TO = 1e-12  # p values are compared with alpha up to this, since 0.05 is no binary fraction

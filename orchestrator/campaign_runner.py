@@ -1,0 +1,229 @@
+"""Runs a campaign's planned trials, N at a time, and stores each result as it ends.
+
+One thread per trial at work; the caller's thread shows progress, keeps `running` rows fresh and takes signals. Limits
+are enforced by the trial itself from outside the instance, so a thread here always comes back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.campaign_view import BASELINE
+from orchestrator.errors import Failed, SiaError
+from orchestrator.plan import MAX_RETRIES, PlannedTrial
+from orchestrator.progress import Board, Progress, Running
+from orchestrator.trial import Stopped, TrialContext, TrialRecord, TrialSpec, run_trial
+
+if TYPE_CHECKING:
+    from orchestrator.agent_build import AgentBuild
+    from orchestrator.broker import Usage
+    from orchestrator.campaign_store import CampaignStore
+    from orchestrator.config import Campaign
+    from orchestrator.task_files import TaskFiles
+
+REFRESH = 0.25  # seconds between looks at the board
+STORE_EVERY = 0.5  # seconds between updates of the `running` rows
+OUTAGE = 8  # invalid trials in a row, the baseline's among them: something of ours is broken for all
+
+
+@dataclass
+class Waiting:
+    """A trial that has to run; `attempt` counts from 1."""
+
+    trial: PlannedTrial
+    attempt: int = 1
+
+
+class Runner:
+    """Runs what is planned. After `run`, `error` says what stopped it early (None: nothing, or `stop` was set)."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        campaign: Campaign,
+        context: TrialContext,
+        store: CampaignStore,
+        directory: Path,
+        builds: dict[str, AgentBuild],
+        trees: dict[str, str],
+        tasks: dict[str, TaskFiles],
+        parallel: int,
+        board: Board,
+        progress: Progress,
+    ) -> None:
+        self.id, self.campaign, self.context, self.store = id, campaign, context, store
+        self.directory, self.builds, self.trees, self.tasks = directory, builds, trees, tasks
+        self.parallel, self.board, self.progress = parallel, board, progress
+        self.stop = threading.Event()
+        self.error: SiaError | None = None
+        self.tampered_baseline: str | None = None
+        self._wake = threading.Event()
+        self._changed = threading.Condition(board.lock)
+        self._queue: deque[Waiting] = deque()
+        self._streak: dict[str, str] = {}  # trials that ended invalid since the last one that did not, with their arm
+
+    def run(self, waiting: Iterable[Waiting]) -> None:
+        """Run all of them; returns when they are stored, or when `stop` is set and all that ran is cleaned up."""
+        self._queue.extend(waiting)
+        count = max(1, min(self.parallel, len(self._queue)))
+        threads = [threading.Thread(target=self._work, name=f"trial-{n}", daemon=True) for n in range(count)]
+        self.progress.open(self.board)
+        try:
+            for thread in threads:
+                thread.start()
+            self._watch(threads)
+        finally:
+            self.progress.close()
+
+    def ask_to_stop(self) -> None:
+        """End now, in order. Safe in a signal handler: takes no lock."""
+        self.stop.set()
+        self._wake.set()
+
+    def _watch(self, threads: list[threading.Thread]) -> None:
+        stored = 0.0
+        while any(thread.is_alive() for thread in threads):
+            self._wake.wait(REFRESH)
+            if self.stop.is_set():
+                time.sleep(0.02)  # the event stays set; do not spin while the threads clean up
+                with self._changed:
+                    self._changed.notify_all()
+            else:
+                self._wake.clear()
+            with self.board.lock:
+                self.progress.refresh(self.board)
+                usage = {id: _amounts(run.usage) for id, run in self.board.running.items() if run.usage}
+            if usage and time.monotonic() - stored >= STORE_EVERY:
+                stored = time.monotonic()
+                try:
+                    self.store.progress(usage)
+                except SiaError as error:
+                    self._give_up(error)
+
+    def _work(self) -> None:
+        while (waiting := self._next()) is not None:
+            trial = waiting.trial
+            try:
+                self._run(waiting)
+            except Stopped:
+                self._unfinished(trial)
+            except SiaError as error:
+                self._unfinished(trial)
+                self._give_up(error)
+            except Exception as error:  # a fault of this program: never an instance's result
+                self._unfinished(trial)
+                where = f"trial {trial.id}"
+                fix = "please report this; finished trials are kept, `sia campaign resume` goes on"
+                self._give_up(Failed(f"internal error: {type(error).__name__}: {error}", where=where, fix=fix))
+            finally:
+                with self._changed:
+                    self.board.running.pop(trial.id, None)
+                    self._changed.notify_all()
+                self._wake.set()
+
+    def _next(self) -> Waiting | None:
+        """The next trial to run. While others run, one of them may still have to be tried again: wait for that."""
+        with self._changed:
+            while not self.stop.is_set():
+                while self._queue and self._queue[0].trial.arm in self.board.out:
+                    self._queue.popleft()
+                if self._queue:
+                    waiting = self._queue.popleft()
+                    self.board.running[waiting.trial.id] = Running(waiting.trial, time.monotonic())
+                    return waiting
+                if not self.board.running:
+                    return None
+                self._changed.wait()
+            return None
+
+    def _run(self, waiting: Waiting) -> None:
+        trial = waiting.trial
+        directory = self.directory / "trials" / trial.id
+        self.context.host.remove(directory)  # of a run that was cut off
+        self.store.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
+        record = run_trial(
+            self.context,
+            TrialSpec(
+                id=trial.id,
+                campaign=self.id,
+                arm=trial.arm,
+                build=self.builds[trial.arm],
+                task=self.tasks[trial.task],
+                repeat=trial.repeat,
+                seed=self.campaign.seed,
+                limits=self.campaign.limits,
+                directory=directory,
+                stop=self.stop,
+                progress=lambda usage: self._used(trial.id, usage),
+            ),
+        )
+        if self.stop.is_set():
+            raise Stopped  # what the stop itself did to the trial can't be told from what the agent did
+        if record.tree != self.trees[trial.arm]:
+            what = f"the tree that ran is {record.tree[:12]}, to be judged is {self.trees[trial.arm][:12]}"
+            raise Failed(what, where=f"trial {trial.id}", fix="remove .sia/exports and resume")
+        self._ended(waiting, record)
+
+    def _used(self, id: str, usage: Usage) -> None:
+        running = self.board.running.get(id)
+        if running is not None:
+            running.usage = usage
+
+    def _ended(self, waiting: Waiting, record: TrialRecord) -> None:
+        retry = record.outcome == "invalid" and waiting.attempt <= MAX_RETRIES and not record.disqualified
+        self.store.finish_trial(record, retry=retry)
+        with self._changed:
+            note = self._consequences(waiting, record, retry)
+            if not retry:
+                self.board.count(record.arm, record.outcome, record.reward, record.tokens)
+            self.progress.ended(self.board, record, note)
+        if len(self._streak) >= OUTAGE and BASELINE in self._streak.values():
+            self.store.plan_again(self._streak)
+            self._give_up(
+                Failed(
+                    f"{len(self._streak)} trials in a row could not be run, the last one because: {record.detail}",
+                    where=f"campaign {self.id}",
+                    fix=f"mend the cause, then `sia campaign resume {self.id}`; these trials do not count",
+                )
+            )
+
+    def _consequences(self, waiting: Waiting, record: TrialRecord, retry: bool) -> str:
+        """What follows for the others; returns it in words."""
+        if record.outcome == "invalid":
+            self._streak[record.id] = record.arm
+        else:
+            self._streak.clear()
+        if record.disqualified and record.arm == BASELINE:
+            self.tampered_baseline = f"trial {record.id}: {record.disqualified}"
+            self.stop.set()
+            return "; the campaign can't go on"
+        if record.disqualified and record.arm not in self.board.out:
+            self.board.out[record.arm] = record.disqualified
+            return "; its other trials are not run"
+        if retry:
+            self._queue.append(Waiting(waiting.trial, waiting.attempt + 1))  # last: what broke may be mended by then
+            return f"; will be tried again ({waiting.attempt} of {MAX_RETRIES})"
+        return ""
+
+    def _unfinished(self, trial: PlannedTrial) -> None:
+        try:
+            self.context.host.remove(self.directory / "trials" / trial.id)
+            self.store.plan_again([trial.id])
+        except (SiaError, OSError):
+            pass  # the row stays `running`, and a resume plans it again
+
+    def _give_up(self, error: SiaError) -> None:
+        with self.board.lock:
+            self.error = self.error or error
+        self.ask_to_stop()
+
+
+def _amounts(usage: Usage | None) -> tuple[int, int, float | None]:
+    return (usage.iterations, usage.tokens, usage.cost) if usage else (0, 0, None)
