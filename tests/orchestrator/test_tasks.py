@@ -131,8 +131,28 @@ def test_bad_input_instruction(tmp_path: Path, content: bytes | None) -> None:
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     "workdir",
-    "/ /root /root/sia /root/data/x /usr /usr/src/app /etc /tmp /tmp/x /run /tests /logs/agent /opt /home app /app/"
-    " /app/../etc //app /proc/x /home/agent".split(" "),
+    [
+        "/",
+        "/root",
+        "/root/sia",
+        "/root/data/x",
+        "/usr",
+        "/usr/src/app",
+        "/etc",
+        "/tmp",
+        "/tmp/x",
+        "/run",
+        "/tests",
+        "/logs/agent",
+        "/opt",
+        "/home",
+        "app",
+        "/app/",
+        "/app/../etc",
+        "//app",
+        "/proc/x",
+        "/home/agent",
+    ],
 )
 def test_bad_input_protected_workdir(tmp_path: Path, workdir: str) -> None:
     message = refusal(make_task(tmp_path, toml=f'[environment]\nworkdir = "{workdir}"\n', name="w"))
