@@ -275,7 +275,7 @@ class Ledger:
                 raise states.IllegalMove("a launch without tries or frozen data")
             update = "UPDATE promotion SET tries = tries - 1, launches = launches + 1 WHERE id = ?"
             self._db.execute(update, (promotion.id,))
-            self._fresh(promotion.base, self._boot_offset(promotion))
+            self._fresh(promotion.base, promotion.stdin_offset)
         return self.promotion(promotion.id)
 
     def healthy(self, nonce: str) -> None:
@@ -363,12 +363,15 @@ class Ledger:
             self._db.execute("UPDATE ledger SET crashes = 0, probation = 1")
             self._event("safe", "main", "a person asked for another try")
 
-    def begin_launch(self, nonce: str) -> None:
-        """Record a start of main, before exec."""
-        standing = self.standing()
+    def begin_launch(self, nonce: str, stdin_count: int | None) -> None:
+        """Record a start of main, before exec. `stdin_count`: see `saved_input`."""
+        standing, data = self.standing(), self.data()
         trial = standing.promotion.id if standing.promotion and standing.state == states.TRIAL else None
-        insert = "INSERT INTO launch (nonce, generation, promotion, level, started) VALUES (?, ?, ?, ?, ?)"
-        self._db.execute(insert, (nonce, standing.generation.number, trial, self.data().upper, time.time()))
+        self._db.execute(
+            "INSERT INTO launch (nonce, generation, promotion, level, stdin_start, stdin_count, started)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (nonce, standing.generation.number, trial, data.upper, data.stdin_offset, stdin_count, time.time()),
+        )
 
     def count_valid(self, nonce: str, valid: int, offset: int) -> None:
         """Valid iterations of a launch so far, and the message bytes that its saved state is known to hold."""
@@ -457,10 +460,6 @@ class Ledger:
             (promotion.new,),
         ).fetchone()
         return frozen if row is None else list(json.loads(row[0]))
-
-    def _boot_offset(self, promotion: Promotion) -> int:
-        assert promotion.stdin_offset is not None
-        return promotion.stdin_offset
 
     def _fresh(self, stack: Sequence[int], offset: int) -> None:
         update = "UPDATE main_data SET stack = ?, upper = next, next = next + 1, stdin_offset = ?"

@@ -1,0 +1,42 @@
+"""How a start of main ended, and which answers count as valid iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from orchestrator.journal import Exchange
+    from orchestrator.main_instance import MainInstance
+    from sandbox.process import Outcome
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`restart`: 42 as asked. `stop`: 0, by itself. `crash`: against the instance. `ours`: proves nothing about it."""
+
+    kind: Literal["restart", "stop", "crash", "ours"]
+    cause: str
+
+
+def ending_of(main: MainInstance, outcome: Outcome) -> Ending:
+    """Read an outcome. Code 42 counts as a restart only if the supervisor asked for it."""
+    if outcome.setup_error is not None:
+        return Ending("ours", f"the sandbox could not be set up: {outcome.setup_error}")
+    out = main.engine_out
+    if outcome.exit_code == 42:
+        return Ending("restart", "restart") if main.asked else Ending("crash", "exit code 42 without a request")
+    if out is not None:
+        return Ending("ours", f"engine: {out}")
+    if outcome.exit_code == 0:
+        return Ending("stop", "stopped")
+    if outcome.limit is not None:
+        return Ending("crash", f"limit: {outcome.limit}")
+    if outcome.exit_code is not None:
+        return Ending("crash", f"exit code {outcome.exit_code}")
+    return Ending("crash", f"signal {outcome.signal}")
+
+
+def valid_answer(schema: bytes) -> Callable[[Exchange], bool]:
+    raise NotImplementedError

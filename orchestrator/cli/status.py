@@ -1,0 +1,175 @@
+"""`sia status`: one look at what runs. Starts fast: the standard library and SQLite, nothing else."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from orchestrator.cli.promote_lines import promotion_line
+from orchestrator.errors import ConfigError
+from orchestrator.home import Home, locate
+from orchestrator.processes import alive
+from orchestrator.supervisor_lock import holder
+from orchestrator.untrusted import one_line
+
+SAYS = {
+    "STABLE": "",
+    "STAGED": "a candidate is staged and waits for approval: `sia promote`",
+    "INTENT": "a change of main has begun",
+    "TRIAL": "a generation is on trial",
+    "HOLD": "on hold, nothing is judged",
+    "ROLLBACK": "rolling back",
+    "SAFE": "SAFE: no agent runs; decide with `sia rollback [GENERATION]` or promote a repaired candidate",
+}
+
+
+def status(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
+    """Show the main instance, running campaigns, open promotions, and what a dead process left behind.
+
+    Parameters
+    ----------
+    as_json
+        Print it as JSON.
+    """
+    found = look(locate())
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n".join(lines(found)))
+    return 0
+
+
+def look(home: Home) -> dict[str, Any]:
+    """Everything that is shown, as JSON-able values. Reads only. Unknown amounts are None."""
+    held = holder(home)
+    values: dict[str, Any] = {
+        "home": str(home.root),
+        "supervisor": {"pid": held.pid, "since": held.since, "command": held.command} if held else None,
+        "main": None,
+        "ledger": None,
+        "promotions": [],
+        "campaigns": [],
+        "tests": [],
+        "orphans": [],
+        "events": [],
+    }
+    if home.database.exists():
+        with closing(_connect(home)) as connection:
+            try:
+                _ledger(connection, values)
+                _running(connection, values)
+                _campaigns(connection, values)
+            except sqlite3.Error as error:
+                fix = "restore the file, or use the SIA version that wrote it"
+                raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
+    return values
+
+
+def _connect(home: Home) -> sqlite3.Connection:
+    from orchestrator.database import connect
+
+    connection = connect(home.database, read_only=True)
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'").fetchone():
+        connection.close()
+        return connect(home.database)  # written by an older version: migrate
+    return connection
+
+
+def _ledger(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
+    row = connection.execute(
+        "SELECT ledger.state, ledger.generation, ledger.last_good, ledger.probation, ledger.crashes, ledger.cause,"
+        " generation.commit_id, generation.candidate FROM ledger"
+        " JOIN generation ON generation.number = ledger.generation"
+    ).fetchone()
+    values["ledger"] = dict(row) if row else None
+    query = (
+        "SELECT id, kind, candidate, old, new, new_commit, tries, launches, given_back, outcome, cause, created,"
+        " finished FROM promotion WHERE outcome IS NULL OR id > (SELECT max(id) - 3 FROM promotion) ORDER BY id"
+    )
+    values["promotions"] = [dict(row) for row in connection.execute(query)]
+    rows = connection.execute("SELECT time, kind, subject, text FROM event ORDER BY id DESC LIMIT 5").fetchall()
+    values["events"] = [dict(row) for row in reversed(rows)]
+
+
+def _running(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
+    for row in connection.execute("SELECT * FROM running ORDER BY started"):
+        instance = dict(row)
+        if not alive(row["supervisor"], row["supervisor_started"]):
+            values["orphans"].append(instance)
+        elif row["kind"] == "main":
+            launch = connection.execute("SELECT generation, valid FROM launch WHERE nonce = ?", (row["id"],)).fetchone()
+            values["main"] = {**instance, **(dict(launch) if launch else {})}
+        else:
+            values["tests"].append(instance)
+
+
+def _campaigns(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
+    query = (
+        "SELECT campaign.id, campaign.state, campaign.file, count(trial.id) AS trials,"
+        " coalesce(sum(trial.state = 'done'), 0) AS done"
+        " FROM campaign LEFT JOIN trial ON trial.campaign = campaign.id"
+        " WHERE campaign.state IN ('running', 'interrupted') GROUP BY campaign.id ORDER BY campaign.created"
+    )
+    values["campaigns"] = [dict(row) for row in connection.execute(query)]
+
+
+def lines(values: dict[str, Any]) -> list[str]:
+    """The same for people, one fact a line. Names that others chose are stripped of terminal sequences."""
+    held, ledger, main = values["supervisor"], values["ledger"], values["main"]
+    shown = [
+        f"supervisor  {held['command']}, process {held['pid']}, up {_span(held['since'])}"
+        if held
+        else "supervisor  none"
+    ]
+    if ledger:
+        shown += _ledger_lines(ledger)
+    if main:
+        shown.append(
+            f"main        {main['label']}, {main['state']}, up {_span(main['started'])}:"
+            f" {main['iterations']} iterations ({main.get('valid', 0)} valid), {main['tokens']} tokens, cost {_cost(main['cost'])}"
+        )
+    else:
+        shown.append("main        not running")
+    shown += [f"            {promotion_line(promotion)}" for promotion in values["promotions"]]
+    for campaign in values["campaigns"]:
+        done = f"{campaign['done']}/{campaign['trials']} trials"
+        shown.append(f"campaign    {campaign['id']}, {campaign['state']}: {done}, {campaign['file']}")
+    shown += [
+        f"test        {test['label']}, {test['state']}, {test['iterations']} iterations" for test in values["tests"]
+    ]
+    shown += [
+        f"orphan      {orphan['label']}: its supervisor ({orphan['supervisor']}) is gone; the next start clears it"
+        for orphan in values["orphans"]
+    ]
+    for event in values["events"]:
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
+        shown.append(f"event       {clock} {event['kind']}: {event['text']}")
+    return [one_line(line, 300) for line in shown]
+
+
+def _ledger_lines(ledger: dict[str, Any]) -> list[str]:
+    head = f"generation  {ledger['generation']} ({ledger['candidate']}), {ledger['commit_id'][:12]}, {ledger['state']}"
+    shown = [head + (", on probation after a rollback" if ledger["probation"] else "")]
+    if SAYS[ledger["state"]]:
+        shown.append(f"            {SAYS[ledger['state']]}")
+    if ledger["cause"]:
+        shown.append(f"            {ledger['cause']}")
+    if ledger["crashes"]:
+        shown.append(f"            {ledger['crashes']} crashes in a row")
+    return shown
+
+
+def _cost(cost: float | None) -> str:
+    return "unknown" if cost is None else f"${cost:.4f}"
+
+
+def _span(since: float) -> str:
+    seconds = max(0, int(time.time() - since))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
