@@ -86,6 +86,7 @@ class BaseAgent(ABC):
             counters = saved.counters
             self._iteration, self._usage, self._stale = counters.iteration, counters.usage, counters.stale
             self._ids.last = max(self._ids.last, counters.last_id)
+            self.io.taken = counters.stdin_taken
             self.io.set_state(saved.incoming, saved.outgoing)
             for entry in saved.entries:
                 self.working_memory.add_entry(entry)
@@ -95,17 +96,17 @@ class BaseAgent(ABC):
         """The prompt of this iteration, with its own size in it; from `level` on, shortened until it fits."""
         entries = self.working_memory.get_entries()
         attributes = self.metrics.attributes(self._usage) | {"stdin": str(self.io.buffer_length())}
-        prompt = self.renderer.render(attributes, entries)
-        self._usage = usage = self._measure(prompt)
-        attributes["context"] = f"{usage:.0f}"
         while True:
             limit, newest = LEVELS[level]
-            prompt = self.renderer.render(attributes, entries[-newest:] if newest else entries, limit)
-            if level:
-                usage = self._measure(prompt)
+            shown = entries[-newest:] if newest else entries
+            usage = self._measure(self.renderer.render(attributes, shown, limit))
+            if level == 0:
+                self._usage = usage
+                attributes["context"] = f"{usage:.0f}"
             if usage <= 100 or level == len(LEVELS) - 1:
-                return prompt
+                return self.renderer.render(attributes, shown, limit)
             self._warn_of_size()
+            entries = self.working_memory.get_entries()  # the warning is one of them now
             level += 1
 
     def _measure(self, prompt: Prompt) -> float:
@@ -115,7 +116,7 @@ class BaseAgent(ABC):
 
     def _save(self, *, durable: bool = False) -> bool:
         """Save all that the next start needs; a full disk is told to the model, who can make room."""
-        counters = Counters(self._iteration, self._ids.last, self._usage, self._stale)
+        counters = Counters(self._iteration, self._ids.last, self._usage, self._stale, self.io.taken)
         return self._guard("state", lambda: self._state.save(counters, self.working_memory, self.io, durable=durable))
 
     def _guard(self, what: str, write: Callable[[], object]) -> bool:

@@ -17,6 +17,10 @@ _ATOMIC = 4096  # bytes (PIPE_BUF); a pipe that poll(2) calls writable takes tha
 class IOBuffer(ABC):
     """Where text from the user waits, and where text to the user goes. Nothing here blocks."""
 
+    taken = 0
+    """Bytes taken from the user's side since the first start. Saved with the state, it tells a supervisor after a crash
+    which bytes of its own log have arrived for good."""
+
     @abstractmethod
     def read(self) -> str:
         """All text that waits, fit for XML; afterwards nothing waits."""
@@ -73,6 +77,7 @@ class StandardIOBuffer(IOBuffer):
             except OSError:
                 data = b""
             self._ended = not data
+            self.taken += len(data)
             self._incoming += data
         if len(self._incoming) != before:
             self._measure()

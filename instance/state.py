@@ -44,6 +44,7 @@ class Counters(NamedTuple):
     last_id: int = 0
     usage: float = 0.0
     stale: bool = False
+    stdin_taken: int = 0  # bytes
 
 
 class Saved(NamedTuple):
@@ -69,7 +70,7 @@ class StateStore:
         numbers = f'iteration="{counters.iteration}" last_id="{counters.last_id}" usage="{counters.usage!r}"'
         body = "\n".join(
             (
-                f'<counters {numbers} stale="{str(counters.stale).lower()}"/>',
+                f'<counters {numbers} stale="{str(counters.stale).lower()}" stdin_taken="{counters.stdin_taken}"/>',
                 f"<incoming>{_bytes_xml(incoming)}</incoming>",
                 f"<outgoing>{_bytes_xml(outgoing)}</outgoing>",
                 f"<memory>{''.join([entry.state_xml() for entry in memory.get_entries()])}</memory>",
@@ -137,6 +138,7 @@ def _read(data: bytes, runner: ScriptRunner, run_again: bool) -> Saved:
                 int(counters.attrib["last_id"]),
                 float(counters.attrib["usage"]),
                 counters.attrib["stale"] == "true",
+                int(counters.attrib["stdin_taken"]),
             ),
             [_entry(element, runner, run_again) for element in memory],
             _bytes(root, "incoming"),
