@@ -25,7 +25,7 @@ pass_on() { # a signal to this script is the supervisor's; it saves the agent's 
     [ -n "$child" ] && kill -s "$1" "$child" 2>/dev/null
 }
 trap 'pass_on TERM' TERM
-trap 'pass_on INT' INT
+trap 'pass_on TERM' INT # a background job of sh starts with INT ignored, so TERM is what surely arrives
 trap 'pass_on TERM' HUP
 
 failures=0

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from orchestrator import answers
+
 if TYPE_CHECKING:
     from orchestrator.journal import Exchange
     from orchestrator.main_instance import MainInstance
@@ -39,4 +41,5 @@ def ending_of(main: MainInstance, outcome: Outcome) -> Ending:
 
 
 def valid_answer(schema: bytes) -> Callable[[Exchange], bool]:
-    raise NotImplementedError
+    """What counts as a valid iteration: a whole answer that the running generation's own schema allows."""
+    return lambda exchange: answers.valid(exchange, schema)

@@ -131,7 +131,8 @@ def lines(values: dict[str, Any]) -> list[str]:
     if main:
         shown.append(
             f"main        {main['label']}, {main['state']}, up {_span(main['started'])}:"
-            f" {main['iterations']} iterations ({main.get('valid', 0)} valid), {main['tokens']} tokens, cost {_cost(main['cost'])}"
+            f" {main['iterations']} iterations ({main.get('valid', 0)} valid),"
+            f" {main['tokens']} tokens, cost {_cost(main['cost'])}"
         )
     else:
         shown.append("main        not running")

@@ -109,7 +109,7 @@ def test_boots_start_from_the_offset_again(ledger: Ledger) -> None:
 
 def test_one_promotion_at_a_time(ledger: Ledger) -> None:
     stage(ledger, 2)
-    with pytest.raises(Failed, match="promotion 1 .* is open"):
+    with pytest.raises(Failed, match=r"promotion 1 .* is open"):
         stage(ledger, 3)
     ledger.withdraw("changed my mind")
     stage(ledger, 3)
@@ -194,7 +194,7 @@ def test_crashes_are_counted_across_openings(ledger: Ledger, connection: sqlite3
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Any sequence of legal moves, with the database closed and opened between any two (a kill), keeps the invariants."""
+    """Any sequence of legal moves, with the database opened again between any two (a kill), keeps the invariants."""
 
     def __init__(self) -> None:
         super().__init__()
