@@ -13,7 +13,7 @@ from orchestrator.campaign_runner import Runner, Waiting
 from orchestrator.campaign_setup import Setup
 from orchestrator.campaign_signals import Signals
 from orchestrator.campaign_store import CampaignStore
-from orchestrator.campaign_view import BASELINE, CampaignView, load, resolve
+from orchestrator.campaign_view import BASELINE, CampaignView, load, lock_path, resolve
 from orchestrator.errors import Failed, SiaError, UsageError
 from orchestrator.plan import PlannedTrial, Visible, plan, visible
 from orchestrator.progress import Board, Progress, choose
@@ -225,11 +225,6 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
 def _lock(home: Home, name: str) -> Iterator[None]:
     with locks.hold(lock_path(home, name), f"campaign {name} is being run already", "wait for it, or end that process"):
         yield
-
-
-def lock_path(home: Home, name: str) -> Path:
-    """Held by the process that runs the campaign (`locks.holder`)."""
-    return home.run / f"campaign-{name}.lock"
 
 
 def _planned_arms(setup: Setup) -> list[str]:

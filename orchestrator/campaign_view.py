@@ -6,9 +6,13 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.home import Home
 
 BASELINE = "baseline"
 
@@ -107,6 +111,11 @@ class CampaignView:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         return asdict(self)
+
+
+def lock_path(home: Home, campaign: str) -> Path:
+    """Held by the process that runs the campaign (`locks.holder`)."""
+    return home.run / f"campaign-{campaign}.lock"
 
 
 def resolve(connection: sqlite3.Connection, name: str) -> str:
