@@ -79,7 +79,7 @@ def test_worse_forgets_what_it_was_asked(tmp_path: Path) -> None:
 
 def test_an_answer_on_standard_output(tmp_path: Path) -> None:
     _, answers, _ = work(patched("better", tmp_path / "agent"), "busiest-customer", tmp_path)
-    assert answers == "customers: 47, busiest: rosa.berg\n"
+    assert answers == "customers: 47, busiest: vera.berg\n"
 
 
 def test_cheater_logs_an_answer_that_nobody_gave(tmp_path: Path) -> None:
