@@ -34,6 +34,7 @@ class System:
 
     top: Mapping[str, str | None]
     etc: tuple[str, ...]  # below /etc, shown read-only
+    files: Mapping[str, bytes]  # copied
 
 
 def look_at_system() -> System:
@@ -45,8 +46,9 @@ def look_at_system() -> System:
             top[name] = str(path.readlink())
         elif path.is_dir():
             top[name] = None
-    etc = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs", "/etc/pki/tls", "/etc/ca-certificates")
-    return System(top, tuple(name for name in etc if Path(name).exists()))
+    etc = tuple(name for name in ("/etc/alternatives", "/etc/ssl/certs", "/etc/pki/tls") if Path(name).exists())
+    cache = Path("/etc/ld.so.cache")  # a copy in memory is cheaper than one more mount
+    return System(top, etc, {str(cache): cache.read_bytes()} if cache.exists() else {})
 
 
 def etc_files(hostname: str, network: str) -> dict[str, bytes]:
@@ -111,6 +113,9 @@ def build(
     `place` turns a host path into the one under which bwrap can reach it.
     """
     options = [*_namespaces(spec), "--clearenv"]
+    made = [*system.etc, *system.top, *TMPFS, *map(str, python_roots), *(bind.dest for bind in spec.binds), *spec.files]
+    for parent in _parents([*made, *spec.directories, *(overlay.dest for overlay in spec.overlays), spec.workdir]):
+        options += ["--dir", parent]  # bwrap itself makes parents with mode 0700
     for name, value in {**ENVIRONMENT, **spec.env}.items():
         options += ["--setenv", name, value]
     options += _system(system)
@@ -132,7 +137,7 @@ def build(
     ]
     for bind in spec.binds:
         options += ["--ro-bind", str(place(bind.source)), bind.dest]
-    for name, content in {**etc_files(spec.hostname, spec.network), **spec.files}.items():
+    for name, content in {**etc_files(spec.hostname, spec.network), **system.files, **spec.files}.items():
         writable_place = any(name.startswith(f"{top}/") for top in TMPFS)
         options += ["--perms", "0444", "--ro-bind-data" if writable_place else "--file", descriptors.add(content), name]
     options += ["--perms", "0111", "--file", descriptors.add(shell), runner.PATH]
@@ -142,6 +147,13 @@ def build(
     for overlay in spec.overlays:
         options += _overlay(overlay, place)
     return [*options, "--chdir", spec.workdir, "--add-seccomp-fd", descriptors.add(seccomp)]
+
+
+def _parents(dests: Sequence[str]) -> list[str]:
+    """Every directory above `dests` that lies in the sandbox's root itself, each once, from the top down."""
+    found = {parent for dest in dests for parent in PurePosixPath(dest).parents}
+    mounted = tuple(map(PurePosixPath, (*TMPFS, "/usr", "/proc", "/dev", "/bin", "/sbin", "/lib", "/lib64")))
+    return sorted(str(path) for path in found if path.name and not any(top in (path, *path.parents) for top in mounted))
 
 
 def _namespaces(spec: SandboxSpec) -> list[str]:

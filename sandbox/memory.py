@@ -18,7 +18,7 @@ class Group(Protocol):
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """Directories whose `cgroup.procs` the sandbox's first process writes itself to."""
+        """Files to which the sandbox's first process writes `0`, which means itself."""
 
     def exceeded(self) -> bool:
         """Whether the bound was hit: the kernel had to kill something."""
@@ -87,9 +87,9 @@ class Watchdog:
 class CgroupGroup:
     """One directory in a cgroup hierarchy."""
 
-    def __init__(self, path: Path, events: str, peak: str) -> None:
+    def __init__(self, path: Path, join: str, events: str, peak: str) -> None:
         self.path, self._events, self._peak = path, events, peak
-        self.joins = (str(path),)
+        self.joins = (str(path / join),)
 
     def exceeded(self) -> bool:
         """Whether the kernel killed for memory."""
@@ -129,13 +129,14 @@ class Cgroup:
         if self.version == 1:
             (path / "memory.limit_in_bytes").write_text(size)
             _write_where_there(path / "memory.memsw.limit_in_bytes", size)
-            return CgroupGroup(path, "memory.oom_control", "memory.max_usage_in_bytes")
+            # A thread that moves itself by `tasks` needs no global lock; `cgroup.procs` waits 8 ms for a grace period.
+            return CgroupGroup(path, "tasks", "memory.oom_control", "memory.max_usage_in_bytes")
         (path / "memory.max").write_text(size)
         _write_where_there(path / "memory.swap.max", "0")
         _write_where_there(path / "memory.oom.group", "1")
         if processes:
             _write_where_there(path / "pids.max", str(processes + 8))  # RLIMIT_NPROC is the bound; this is behind it
-        return CgroupGroup(path, "memory.events", "memory.peak")
+        return CgroupGroup(path, "cgroup.procs", "memory.events", "memory.peak")
 
     def close(self) -> None:
         """Remove what is empty."""

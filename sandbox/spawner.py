@@ -156,8 +156,9 @@ class Spawner:
             low = target + 1
         os.closerange(HIGH, HIGH + 2 * MAX_DESCRIPTORS)
         for group in message["groups"]:
-            with open(f"{group}/cgroup.procs", "wb", buffering=0) as file:
-                file.write(b"0")
+            file = os.open(group, os.O_WRONLY | os.O_CLOEXEC)
+            os.write(file, b"0")
+            os.close(file)
         for name, value in message["limits"].items():
             number = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(number)[1]
