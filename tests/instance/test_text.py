@@ -1,0 +1,56 @@
+"""Text of unknown origin, fit for XML and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from instance.text import attribute, cut, decode, embed, original, visible, wrap
+
+ANY_TEXT = st.text(alphabet=st.characters() | st.characters(categories=["Cs"]) | st.sampled_from("‹›U+01\r\x00]>&<"))
+
+
+@given(ANY_TEXT)
+def test_visible_is_reversible(text: str) -> None:
+    assert original(visible(text)) == text
+
+
+@given(ANY_TEXT)
+def test_visible_text_survives_xml_exactly(text: str) -> None:
+    shown = visible(text)
+    assert (etree.fromstring(f"<a>{wrap(shown)}</a>").text or "") == shown
+    assert etree.fromstring(f'<a b="{attribute(shown)}"/>').get("b") == shown
+
+
+@given(st.binary())
+def test_bytes_come_back(data: bytes) -> None:
+    assert original(visible(decode(data))).encode("utf-8", "surrogateescape") == data
+
+
+@given(ANY_TEXT)
+def test_a_document_can_be_embedded(text: str) -> None:
+    document = f"<x>{wrap(visible(text))}</x>"
+    assert etree.fromstring(f"<a>{embed(document)}</a>").text == document
+
+
+def test_escapes_are_visible() -> None:
+    assert visible("a\x1b[0m\r\n") == "a‹U+001B›[0m‹U+000D›\n"
+    assert visible("‹quoted›") == "‹quoted›"
+    assert visible("‹U+001B›") == "‹U+2039›U+001B›"
+
+
+def test_cdata_unless_the_text_closes_one() -> None:
+    assert wrap("a < b") == "<![CDATA[a < b]]>"
+    assert wrap("a ]]> b") == "a ]]&gt; b"
+    assert wrap("") == ""
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(10, "abcdefghij"), (4, "ab\n[… 6 characters left out …]\nij")])
+def test_cut_names_what_is_missing(limit: int, expected: str) -> None:
+    assert cut("abcdefghij", limit) == expected
+
+
+def test_cut_to_nothing() -> None:
+    assert cut("abc", 0) == "\n[… 3 characters left out …]\n"
