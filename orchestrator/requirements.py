@@ -16,7 +16,7 @@ MAX_BYTES = 256 << 10
 MAX_ENTRIES = 500
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)"
-    r"\s*(?:;\s*(?P<marker>[A-Za-z0-9_ .,'\"<>=!~()\t-]+?))?\s*(?P<hashes>(?:\s--hash=\S+)*)\s*"
+    r"\s*(?:;\s*(?P<marker>[A-Za-z0-9_ .,'\"<>=!~()\t-]+?))?(?P<hashes>(?:\s+--hash=\S+)*)\s*"
 )
 _HASH = re.compile(r"--hash=(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})")
 _FIX = (
