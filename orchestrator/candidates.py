@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator import agent_history
 from orchestrator.agent_build import AgentBuild
 from orchestrator.agent_paths import Grafted, agent_tree, covers, entries, files, graft
-from orchestrator.environments import agent_environment, base_python
+from orchestrator.environments import agent_environment
 from orchestrator.errors import Refused
 from orchestrator.gitio import Git, Objects
 from orchestrator.gitobjects import Commit, encode_commit
@@ -151,7 +151,7 @@ def build(home: Home, settings: Settings, commit: str, *, root: Path | None = No
     agent = settings.agent
     requirements = repo.file(commit, agent.requirements) or b""
     environment = agent_environment(home, requirements, build=agent.build_environments)
-    export = repo.export(commit, agent.paths, root or home.exports, python=base_python(environment))
+    export = repo.export(commit, agent.paths, root or home.exports)
     schema = next((path for path in agent.paths if path.split("/")[-1] == SCHEMA), SCHEMA)
     return AgentBuild(
         commit=commit,

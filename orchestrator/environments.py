@@ -37,7 +37,7 @@ def agent_environment(home: Home, requirements: bytes, *, build: bool) -> Path:
     and `build` is false («needs environment»); Failed when building it fails.
     """
     entries = parse(requirements)
-    base = _base()
+    base = interpreter()
     path = home.environments / _key(entries, base)
     if not _complete(path):
         if not build:
@@ -69,7 +69,8 @@ def _linked(environment: Path) -> Path:
     return (environment / "bin" / "python").resolve()
 
 
-def _base() -> Path:
+def interpreter() -> Path:
+    """The base interpreter of new environments: SIA_PYTHON, else the one that SIA runs on. Raises ConfigError."""
     chosen = os.environ.get("SIA_PYTHON") or getattr(sys, "_base_executable", None) or sys.executable
     found = shutil.which(chosen)
     if not found:

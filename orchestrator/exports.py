@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator import scratch
 from orchestrator.agent_paths import TreeFile
 from orchestrator.durable import sync_directory
 from orchestrator.errors import Failed
@@ -49,33 +48,27 @@ def _tree_hash(path: bytes) -> str:
     return encode_tree(found).oid
 
 
-def make(objects: Objects, files: Sequence[TreeFile], tree: str, target: Path, python: Path | None) -> None:
+def make(objects: Objects, files: Sequence[TreeFile], tree: str, target: Path, python: Path) -> None:
     """Write `target` from git objects, unless another process makes it first.
 
-    Files are 0444 or 0555, directories 0755. With `python`, sources are compiled beside themselves, since a read-only
-    mount can't cache that later (it is compilation only: nothing of the candidate runs). Raises Failed if what lies on
-    disk does not give `tree`.
+    Files are 0444 or 0555, directories 0755. Python sources are compiled beside themselves by `python`, since a
+    read-only mount can't cache that later (it is compilation only: nothing of the candidate runs). Raises Failed if
+    what lies on disk does not give `tree`.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
-    try:
-        scratch.chmod(0o755)
+    with scratch.directory(target.parent, ".making-") as fresh:
         for file in files:
-            _write(objects, file, scratch)
-        if tree_hash(scratch) != tree:
+            _write(objects, file, fresh)
+        if tree_hash(fresh) != tree:
             raise Failed("the files written do not give the commit's tree hash", where=str(target), fix="try again")
-        if python:
-            _compile(scratch, python)
-        _sync(scratch)
+        _compile(fresh, python)
+        _sync(fresh)
         try:
-            scratch.rename(target)
+            fresh.rename(target)
         except OSError:
             if not target.is_dir():
                 raise
             # another process was faster: one commit has one content, and the caller verifies it
         sync_directory(target.parent)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(objects: Objects, file: TreeFile, root: Path) -> None:

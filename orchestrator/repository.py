@@ -6,23 +6,21 @@ import difflib
 import fcntl
 import os
 import re
-import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import agent_paths, durable, exports
+from orchestrator import agent_paths, durable, exports, scratch
 from orchestrator.checkout import Checkout
+from orchestrator.environments import interpreter
 from orchestrator.errors import ConfigError, Failed, Refused
 from orchestrator.gitio import Git, GitError, quoted
 from orchestrator.home import Home
 
 MAIN = "refs/heads/main"
 PROPOSAL = re.compile(r"proposal/(\d{1,12})")
-STALE_SECONDS = 3600.0  # scratch directories older than that belong to nobody
 
 
 @dataclass(frozen=True)
@@ -55,20 +53,15 @@ class Repository:
 
     def _create(self) -> None:
         commit = self.checkout.head()
-        self._sweep(self.home.root, ".repo-")
-        scratch = Path(tempfile.mkdtemp(prefix=".repo-", dir=self.home.root))
-        try:
-            scratch.chmod(0o755)
-            git = Git(scratch)
+        with scratch.directory(self.home.root, ".repo-") as fresh:
+            git = Git(fresh)
             git.run("init", "--bare", "--quiet", "--initial-branch=main", "--object-format=sha1", "--template=")
             self._copy(git, commit)
             git.run("update-ref", "--no-deref", MAIN, commit, "")
-            durable.sync_directory(scratch / "refs" / "heads")
-            durable.sync_directory(scratch)
-            scratch.rename(self.path)
+            durable.sync_directory(fresh / "refs" / "heads")
+            durable.sync_directory(fresh)
+            fresh.rename(self.path)
             durable.sync_directory(self.home.root)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def head(self) -> str:
         """The commit of `main`. Raises ConfigError if the repository is missing or damaged."""
@@ -173,11 +166,11 @@ class Repository:
             found = objects.info(f"{commit}:{path}")
             return objects.read(found[0], "blob") if found and found[1] == "blob" else None
 
-    def export(self, commit: str, paths: Sequence[str], root: Path, *, python: Path | None = None) -> Export:
+    def export(self, commit: str, paths: Sequence[str], root: Path) -> Export:
         """`root/<commit>` with the agent paths of that commit: made whole or not at all, verified on every call.
 
-        `python` (the interpreter that will run it) compiles its sources at the first export. What fails verification
-        is moved aside and made again. Raises Refused for contents that may not be exported (`agent_paths.files`).
+        What fails verification is moved aside and made again. Raises Refused for contents that may not be exported
+        (`agent_paths.files`).
         """
         target = root / commit
         with self.git.objects() as objects:
@@ -187,9 +180,8 @@ class Repository:
                 if _hash_or_none(target) == tree:
                     return Export(target, tree)
                 self._set_aside(target)
-            self._sweep(root, ".making-")
             files = agent_paths.files(objects, grafted, f"commit {commit[:12]}")
-            exports.make(objects, files, tree, target, python)
+            exports.make(objects, files, tree, target, interpreter())
         if exports.tree_hash(target) != tree:
             raise Failed("the export does not have the commit's tree hash", where=str(target), fix="remove it")
         return Export(target, tree)
@@ -207,18 +199,12 @@ class Repository:
 
         Keep something by `self.keep`.
         """
-        parent = self.home.cache / "quarantine"
-        parent.mkdir(parents=True, exist_ok=True)
-        self._sweep(parent, "q-")
-        scratch = Path(tempfile.mkdtemp(prefix="q-", dir=parent))
-        try:
+        with scratch.directory(self.home.cache / "quarantine", "q-") as store:
             extra = {
-                "GIT_OBJECT_DIRECTORY": str(scratch),
+                "GIT_OBJECT_DIRECTORY": str(store),
                 "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self.path / "objects"),
             }
             yield Git(self.path, extra, durable=False)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def keep(self, quarantine: Git, commit: str, parents: Sequence[str], ref: str) -> None:
         """Store a commit from a quarantine durably, under a ref below refs/sia/."""
@@ -229,24 +215,12 @@ class Repository:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """One writer at a time, over threads and processes. The descriptor holds the lock."""
-        self.home.run.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.home.run / "repository.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.home.root / ".repository.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
             os.close(descriptor)
-
-    def _sweep(self, parent: Path, prefix: str) -> None:
-        """Remove scratch directories that a killed process left."""
-        if not parent.is_dir():
-            return
-        for directory in parent.glob(f"{prefix}*"):
-            try:
-                if directory.stat().st_mtime < time.time() - STALE_SECONDS:
-                    shutil.rmtree(directory, ignore_errors=True)
-            except FileNotFoundError:
-                pass
 
 
 def _hash_or_none(path: Path) -> str | None:

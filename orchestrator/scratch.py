@@ -1,0 +1,58 @@
+"""Scratch directories that a killed process can't leave for good: each is locked while it is in use."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new directory below `parent`, gone at the end unless the block renamed it; removes those of dead processes."""
+    parent.mkdir(parents=True, exist_ok=True)
+    _sweep(parent, prefix)
+    path, descriptor = _make(parent, prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _make(parent: Path, prefix: str) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        descriptor = _lock(path)
+        if descriptor is not None:
+            path.chmod(0o755)
+            return path, descriptor
+        # a sweeper saw the name before our lock, took it for an orphan and removes it: take another
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}*"):
+        descriptor = _lock(path)
+        if descriptor is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """A locked descriptor of the directory, or None if it is gone or in use."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
