@@ -199,6 +199,7 @@ def _runner(
 @contextmanager
 def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
     """What all trials share; everything is gone at the end, however it comes."""
+    from orchestrator import answers
     from orchestrator.engines.host import EngineHost
     from orchestrator.environments import verifier_environment
     from orchestrator.exchanges import ExchangeStore
@@ -208,7 +209,7 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
     from sandbox.host import Host
 
     with ExitStack() as stack:
-        host = stack.enter_context(Host.detect(home.campaigns))
+        host = stack.enter_context(Host.detect(home.root))
         home.cache.mkdir(exist_ok=True)
         engine_name = setup.campaign.engine
         engine = EngineHost(engine_name, setup.engine_command, home.checkout, home.cache / f"engine-{engine_name}.log")
@@ -216,6 +217,7 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
         engine.start()
         engine.wait_ready()
         store = stack.enter_context(closing(ExchangeStore(home.exchanges)))
+        stack.callback(answers.close_checkers)
         server = SupervisorServer(home.run, HomeServices(home, setup.settings.agent.paths))
         stack.callback(server.close)
         yield TrialContext(host, home, engine, store, verifier_environment(home), server)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.campaign_view import ArmRow, CampaignView, TaskRow, load, resolve
 from orchestrator.database import transaction
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.processes import started
 
 if TYPE_CHECKING:
     from orchestrator.plan import PlannedTrial
@@ -71,7 +72,7 @@ class CampaignStore:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self._lock = threading.Lock()
-        self._owner = (os.getpid(), process_start(os.getpid()))
+        self._owner = (os.getpid(), started(os.getpid()))
 
     def create(
         self,
@@ -255,10 +256,3 @@ def _explain(error: BaseException) -> BaseException:
         where="sia.db",
         fix="free disk space (or make .sia writable), then `sia campaign resume`; finished trials are kept",
     )
-
-
-def process_start(process: int) -> float:
-    """When a process was started (Unix seconds): with its id, a name that is not used again."""
-    import psutil
-
-    return float(psutil.Process(process).create_time())
