@@ -41,8 +41,8 @@ class Home:
 
     @property
     def environments(self) -> Path:
-        """`envs/<hash>/`: Python environments built from requirements files."""
-        return self.root / "envs"
+        """`envs/<hash>/`: Python environments built from requirements; a link is followed: they hold their path."""
+        return (self.root / "envs").resolve()
 
     @property
     def exchanges(self) -> Path:
