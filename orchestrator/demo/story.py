@@ -82,6 +82,10 @@ class Story:
         voice.events(main.news("log"))
         if self._standing().generation.candidate != "better":
             raise Failed("the better candidate is not what main runs", fix="see `sia generations`")
+        codes = self._exit_codes()
+        if codes != [42]:
+            raise Failed(f"the main instance ended with {codes}, not once with exit code 42")
+        voice.say("The main instance ended with exit code 42 and was started again as the new generation.")
         self._ask(main)
 
     def _brittle(self, main: Background) -> None:
@@ -101,6 +105,8 @@ class Story:
         voice.events(main.news("log"))
         if self._standing().generation.candidate != "better":
             raise Failed("main is not back at the better candidate", fix="see `sia generations`")
+        _, asked, *boots = self._exit_codes()
+        voice.say(f"After exit code {asked}, {len(boots)} trial boots ended with {', '.join(map(str, boots))}.")
         self._ask(main)
 
     def _epilogue(self, seconds: float) -> None:
@@ -147,11 +153,20 @@ class Story:
 
     def _iterations(self) -> int:
         """Valid iterations of the main instance, over all its starts."""
-        try:
-            with closing(sqlite3.connect(f"{self._home.database.as_uri()}?mode=ro", uri=True)) as connection:
-                return int(connection.execute("SELECT coalesce(sum(valid), 0) FROM launch").fetchone()[0])
-        except sqlite3.Error:  # not made yet
-            return 0
+        return sum(row["valid"] for row in self._launches())
+
+    def _exit_codes(self) -> list[int | None]:
+        """How the main instance's starts ended, in order."""
+        return [row["exit_code"] for row in self._launches() if row["finished"] is not None]
+
+    def _launches(self) -> list[sqlite3.Row]:
+        if not self._home.database.exists():
+            return []
+        with closing(database.connect(self._home.database, read_only=True)) as connection:
+            try:
+                return connection.execute("SELECT valid, exit_code, finished FROM launch ORDER BY started").fetchall()
+            except sqlite3.OperationalError:  # the tables are just being made
+                return []
 
     def _verdict(self, candidate: str) -> str:
         with closing(database.connect(self._home.database, read_only=True)) as connection:
