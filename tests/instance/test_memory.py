@@ -1,0 +1,129 @@
+"""Working memory, entries, commands and the parser that makes them."""
+
+from __future__ import annotations
+
+import pytest
+from lxml import etree
+
+from instance.clock import Clock, SequentialIds, TimeIds
+from instance.commands import DeleteCommand, StopCommand
+from instance.entries import (
+    ParseErrorEntry,
+    ReadEntry,
+    ReasoningEntry,
+    RepeatEntry,
+    ScriptEntry,
+    SingleEntry,
+    WriteEntry,
+)
+from instance.errors import Unusable
+from instance.iobuffer import WebIOBuffer
+from instance.memory import WorkingMemory
+from instance.parser import ResponseParser
+from instance.renderer import DocumentRenderer
+from instance.scripts import ScriptRunner
+
+
+@pytest.fixture
+def io() -> WebIOBuffer:
+    return WebIOBuffer()
+
+
+@pytest.fixture
+def parser(io: WebIOBuffer, runner: ScriptRunner, ids: SequentialIds, clock: Clock) -> ResponseParser:
+    return ResponseParser(io, runner, ids, clock)
+
+
+def test_each_action_becomes_its_class(parser: ResponseParser, io: WebIOBuffer) -> None:
+    io.append_stdin("hello\x00")
+    assert isinstance(parser.parse("<stop/>"), StopCommand)
+    delete = parser.parse('<delete id=" a1 "/>')
+    assert isinstance(delete, DeleteCommand) and delete.id == "a1"
+    reasoning = parser.parse("<reasoning>\n a <!-- lost -->b\n</reasoning>")
+    assert isinstance(reasoning, ReasoningEntry) and reasoning.content == "a b"
+    read = parser.parse("<read_stdin/>")
+    assert isinstance(read, ReadEntry) and read.content == "hello‹U+0000›"
+    write = parser.parse("<write_stdout> hé </write_stdout>")
+    assert isinstance(write, WriteEntry) and io.get_stdout() == "hé\n"
+    single = parser.parse('<single timeout="1.5" limit="7"><![CDATA[ a && b ]]></single>')
+    assert isinstance(single, SingleEntry) and single.request == ("a && b", 1.5, 7)
+    assert isinstance(parser.parse("<repeat>ls</repeat>"), RepeatEntry)
+
+
+@pytest.mark.parametrize("answer", ["<single/>", "<repeat>  \n </repeat>", "<unknown/>"])
+def test_what_can_not_be_done_is_said(parser: ResponseParser, answer: str) -> None:
+    with pytest.raises(Unusable):
+        parser.parse(answer)
+
+
+def test_memory(memory: WorkingMemory, clock: Clock) -> None:
+    first, second = ReasoningEntry("a", "1", clock.now()), ParseErrorEntry("b", "c", "2", clock.now())
+    memory.add_entry(first)
+    memory.add_entry(second)
+    with pytest.raises(ValueError, match="already"):
+        memory.add_entry(ReasoningEntry("again", "1", clock.now()))
+    assert memory.get_entries() == [first, second] and memory.get_entries_count() == 2
+    assert memory.get_entries_by_type(ParseErrorEntry) == [second] and memory.get_entry("1") is first
+    assert [element.tag for element in memory.generate_context()] == ["reasoning", "parse_error"]
+    unknown = DeleteCommand("nope").execute(memory)
+    assert not unknown.success and "'nope'" in unknown.message and "1, 2" in unknown.message
+    assert DeleteCommand("1").execute(memory).success
+    assert StopCommand().execute(memory).should_stop
+    memory.clear()
+    assert memory.get_entries() == [] and memory.get_entry("2") is None
+
+
+def test_repeats_run_in_every_update(memory: WorkingMemory, parser: ResponseParser) -> None:
+    entry = parser.parse("<repeat>echo x >>count; wc -l &lt;count</repeat>")
+    assert isinstance(entry, RepeatEntry)
+    memory.add_entry(entry)
+    marked = []
+    for _ in range(2):
+        memory.update(before=lambda: marked.append(entry.running))
+    assert entry.stdout == "2\n" and marked == [True, True] and not entry.running
+    entry.held = True
+    memory.update()
+    assert entry.stdout == "2\n"
+
+
+def test_layout_of_the_context(parser: ResponseParser) -> None:
+    entry = parser.parse("<single>echo hi; exit 2</single>")
+    assert isinstance(entry, ScriptEntry)
+    entry.update()
+    assert entry.context_xml() == (
+        f'<single id="{entry.id}" exit_code="2">\n<![CDATA[echo hi; exit 2]]>\n'
+        "<stdout><![CDATA[hi\n]]></stdout>\n<stderr/>\n</single>"
+    )
+    assert entry.context_xml() is entry.context_xml(), "it is built once"
+    error = ParseErrorEntry("<delete/> ]]>", "what & why", "e1", entry.timestamp)
+    assert error.context_xml() == (
+        '<parse_error id="e1">\n<error><![CDATA[what & why]]></error>\n'
+        "<content>&lt;delete/&gt; ]]&gt;</content>\n</parse_error>"
+    )
+    document = DocumentRenderer("system", "schema").render({"time": "t", "stdin": "0"}, [entry, error]).document
+    root = etree.fromstring(document)
+    assert dict(root.attrib) == {"time": "t", "stdin": "0"} and [child.tag for child in root] == [
+        "single",
+        "parse_error",
+    ]
+    assert DocumentRenderer("system", "schema").render({"a": '"<'}, []).document == '<context\na="&quot;&lt;"\n/>'
+
+
+def test_a_limit_shortens_every_text(parser: ResponseParser) -> None:
+    entry = parser.parse("<reasoning>" + "x" * 1000 + "</reasoning>")
+    assert isinstance(entry, ReasoningEntry)
+    assert len(entry.context_xml(100)) < 250 and len(entry.context_xml()) > 1000
+
+
+def test_long_answers_are_cut_in_their_entry(clock: Clock) -> None:
+    entry = ParseErrorEntry("y" * 10_000_000, "too long", "e", clock.now())
+    assert len(entry.context_xml()) < 21_000
+
+
+def test_ids_are_short_and_ordered() -> None:
+    ids = TimeIds()
+    made = [ids.next() for _ in range(1000)]
+    assert made == sorted(made) and len(set(made)) == 1000 and max(map(len, made)) == 7
+    later = TimeIds()
+    later.last = ids.last + 10
+    assert later.next() > made[-1]
