@@ -3,8 +3,8 @@
 After an orderly exit the pipe tells it exactly. After a kill nobody outside knows whether bytes that were taken from
 the pipe had reached the saved state. The agent may say so: its state carries a running count of bytes that it took from
 stdin (`stdin_taken`, optional). Only the difference to the count at the launch is used, within what was fed, so an
-agent that counts wrongly can only harm its own input. Without a count, messages are fed again from where an exchange proves
-that they were saved: never lost, at worst read twice.
+agent that counts wrongly can only harm its own input. Without a count, messages are fed again from where an exchange
+proves that they were saved: never lost, at worst read twice.
 """
 
 from __future__ import annotations

@@ -121,47 +121,39 @@ def _campaigns(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
 def lines(values: dict[str, Any]) -> list[str]:
     """The same for people, one fact a line. Names that others chose are stripped of terminal sequences."""
     held, ledger, main = values["supervisor"], values["ledger"], values["main"]
-    shown = [
-        f"supervisor  {held['command']}, process {held['pid']}, up {_span(held['since'])}"
-        if held
-        else "supervisor  none"
-    ]
-    if ledger:
-        shown += _ledger_lines(ledger)
+    who = f"{held['command']}, process {held['pid']}, up {_span(held['since'])}" if held else "none runs"
+    shown = [("supervisor", who), *(_ledger_lines(ledger) if ledger else [])]
     if main:
-        shown.append(
-            f"main        {main['label']}, {main['state']}, up {_span(main['started'])}:"
-            f" {main['iterations']} iterations ({main.get('valid', 0)} valid),"
-            f" {main['tokens']} tokens, cost {_cost(main['cost'])}"
-        )
+        counts = f"{main['iterations']} iterations ({main.get('valid', 0)} valid), {main['tokens']} tokens"
+        text = f"{main['label']}, {main['state']}, up {_span(main['started'])}: {counts}, cost {_cost(main['cost'])}"
+        shown.append(("main", text))
     else:
-        shown.append("main        not running")
-    shown += [f"            {promotion_line(promotion)}" for promotion in values["promotions"]]
+        shown.append(("main", "not running"))
+    shown += [("", promotion_line(promotion)) for promotion in values["promotions"]]
     for campaign in values["campaigns"]:
         done = f"{campaign['done']}/{campaign['trials']} trials"
-        shown.append(f"campaign    {campaign['id']}, {campaign['state']}: {done}, {campaign['file']}")
+        shown.append(("campaign", f"{campaign['id']}, {campaign['state']}: {done}, {campaign['file']}"))
     shown += [
-        f"test        {test['label']}, {test['state']}, {test['iterations']} iterations" for test in values["tests"]
+        ("test", f"{test['label']}, {test['state']}, {test['iterations']} iterations") for test in values["tests"]
     ]
-    shown += [
-        f"orphan      {orphan['label']}: its supervisor ({orphan['supervisor']}) is gone; the next start clears it"
-        for orphan in values["orphans"]
-    ]
+    for orphan in values["orphans"]:
+        gone = f"its supervisor (process {orphan['supervisor']}) is gone; the next start clears it"
+        shown.append(("orphan", f"{orphan['label']}: {gone}"))
     for event in values["events"]:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
-        shown.append(f"event       {clock} {event['kind']}: {event['text']}")
-    return [one_line(line, 300) for line in shown]
+        shown.append(("event", f"{clock} {event['kind']}: {event['text']}"))
+    return [f"{label:<12}{one_line(text, 300)}" for label, text in shown]
 
 
-def _ledger_lines(ledger: dict[str, Any]) -> list[str]:
-    head = f"generation  {ledger['generation']} ({ledger['candidate']}), {ledger['commit_id'][:12]}, {ledger['state']}"
-    shown = [head + (", on probation after a rollback" if ledger["probation"] else "")]
+def _ledger_lines(ledger: dict[str, Any]) -> list[tuple[str, str]]:
+    head = f"{ledger['generation']} ({ledger['candidate']}), {ledger['commit_id'][:12]}, {ledger['state']}"
+    shown = [("generation", head + (", on probation after a rollback" if ledger["probation"] else ""))]
     if SAYS[ledger["state"]]:
-        shown.append(f"            {SAYS[ledger['state']]}")
+        shown.append(("", SAYS[ledger["state"]]))
     if ledger["cause"]:
-        shown.append(f"            {ledger['cause']}")
+        shown.append(("", ledger["cause"]))
     if ledger["crashes"]:
-        shown.append(f"            {ledger['crashes']} crashes in a row")
+        shown.append(("", f"{ledger['crashes']} crashes in a row"))
     return shown
 
 

@@ -68,6 +68,8 @@ CREATE TABLE launch (
     generation INTEGER NOT NULL REFERENCES generation(number),
     promotion INTEGER REFERENCES promotion(id),
     level INTEGER NOT NULL,             -- the level of durable data that it wrote
+    stdin_start INTEGER NOT NULL,       -- offset in the message log from which it was fed
+    stdin_count INTEGER,                -- the agent's own count of bytes taken, in the state it started from; NULL = none
     started REAL NOT NULL,
     finished REAL,
     valid INTEGER NOT NULL DEFAULT 0,   -- valid iterations in the journal of this nonce

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -87,7 +88,7 @@ def test_the_pause_doubles_up_to_a_cap(supervise, tmp_path: Path) -> None:
     process = supervise(1, 1, 1, 0, SIA_PAUSE="1", SIA_PAUSE_CAP="1")
     assert process.wait(30) == 0
     times = [float(line.split()[0]) for line in starts(tmp_path)]
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert all(0.9 < gap < 2.5 for gap in gaps), gaps
 
 
