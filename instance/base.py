@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -148,5 +148,8 @@ class BaseAgent(ABC):
         self.working_memory.add_entry(entry)
 
     def _note(self, text: str) -> None:
-        """One line in the agent's own log, which is standard error."""
-        print(f"sia-agent: {visible(text)}", file=sys.stderr, flush=True)
+        """One line in the agent's own log, which is standard error. Whoever reads it may be gone, or its disk full."""
+        try:
+            os.write(2, f"sia-agent: {visible(text)}\n".encode())
+        except OSError:
+            pass

@@ -80,14 +80,16 @@ class Running:
         engine = f"{sys.executable} -I {self.directory}/engine.py {self._answers} {self._record}"
         work = self.directory / "work"
         work.mkdir(exist_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "instance", "--engine", engine, "--data", str(self.data), *options],
-            cwd=work,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self._env},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self.directory / "stderr").open("ab"),
-        )
+        self._close_streams()
+        with (self.directory / "stderr").open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "instance", "--engine", engine, "--data", str(self.data), *options],
+                cwd=work,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self._env},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
         return self.process
 
     def finish(self, sent: bytes = b"", seconds: float = 20.0) -> tuple[int, str]:
@@ -123,6 +125,10 @@ class Running:
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGKILL)
                 self.process.wait()
+            self._close_streams()
+
+    def _close_streams(self) -> None:
+        if self.process is not None:
             for stream in (self.process.stdin, self.process.stdout):
                 if stream is not None:
                     stream.close()
