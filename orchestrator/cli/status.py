@@ -59,14 +59,14 @@ def look(home: Home) -> dict[str, Any]:
         "events": [],
     }
     if home.database.exists():
-        with closing(_connect(home)) as connection:
-            try:
+        try:
+            with closing(_connect(home)) as connection:
                 _ledger(connection, values)
                 _running(connection, values)
                 _campaigns(connection, values)
-            except sqlite3.Error as error:
-                fix = "restore the file, or use the SIA version that wrote it"
-                raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
+        except sqlite3.Error as error:
+            fix = "restore the file, or use the SIA version that wrote it"
+            raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
     return values
 
 

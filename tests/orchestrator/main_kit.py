@@ -135,7 +135,8 @@ class MainKit:
             made = candidates.prepare(Repository(self.home), settings, name, baseline)
             now = time.time()
             connection.execute(
-                "INSERT INTO campaign VALUES (?, ?, ?, 'campaign.toml', '{}', ?, 'done', NULL)",
+                "INSERT INTO campaign (id, created, finished, file, spec, baseline, state)"
+                " VALUES (?, ?, ?, 'campaign.toml', '{}', ?, 'done')",
                 (campaign, now, now, baseline),
             )
             connection.execute(
@@ -229,7 +230,7 @@ def leftovers(home: Home) -> list[str]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                cwd = os.readlink(entry / "cwd")
+                cwd = str((entry / "cwd").readlink())
             except OSError:
                 continue
             if str(home.root) in line or cwd.startswith(str(home.checkout)):

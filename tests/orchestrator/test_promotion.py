@@ -115,7 +115,9 @@ def test_go_back_by_state(ledger: Ledger, connection: sqlite3.Connection) -> Non
 
 def _judge(connection: sqlite3.Connection, campaign: str, arm: str, baseline: str, difference: float) -> None:
     connection.execute(
-        "INSERT OR IGNORE INTO campaign VALUES (?, 1, 2, 'f', '{}', ?, 'done', NULL)", (campaign, baseline)
+        "INSERT OR IGNORE INTO campaign (id, created, finished, file, spec, baseline, state)"
+        " VALUES (?, 1, 2, 'f', '{}', ?, 'done')",
+        (campaign, baseline),
     )
     connection.execute(
         "INSERT INTO arm (campaign, name, role, proposed, judged, tree) VALUES (?, ?, 'candidate', 'p', ?, ?)",
