@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import socket
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from orchestrator.engines.host import EngineHost
-from orchestrator.journal import Exchange, Journal
+from orchestrator import answers
+from orchestrator.engine_line import Answer, EngineLine
+from orchestrator.engines.host import EngineDown, EngineHost
+from orchestrator.errors import SiaError
+from orchestrator.instance_end import Frame, HungUp, InstanceEnd
+from orchestrator.journal import Asked, Exchange, Journal
+from orchestrator.protocol import (
+    EOT_BYTE,
+    MAX_COUNTS,
+    MAX_REQUEST,
+    MAX_TOKENS,
+    BadRequest,
+    EngineUsage,
+    Request,
+    parse_request,
+    write_error,
+    write_request,
+)
+
+MAX_BAD = 100  # refused requests between two answers, then the line is closed
+MAX_FAULTS = 3  # engine failures in a row, then the line is closed
+_MEMO = 64  # token counts that are remembered
+_PROBE = 3.0  # seconds for the look at whether the engine answers anyone
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Upper bounds of one line; None = none. `cost` in US dollars: an unknown cost counts as over the bound."""
+    """Upper bounds of one line; None = none. `cost` in US dollars: an unknown cost counts as over the bound.
+
+    A bound is looked at before each inference, so tokens and cost end at most one inference above it.
+    """
 
     iterations: int | None = None
     tokens: int | None = None
@@ -42,19 +72,14 @@ class Line:
     """One engine line. `instance_end` goes to the instance as SIA_ENGINE_FD; close it here after the launch.
 
     `ended` says why no more answers come: None (open), `closed` (the instance closed it), `budget`, `engine` (three
-    inferences in a row failed), `abuse` (too many bad requests), `journal` (evidence can't be written), `stopped`
+    requests in a row failed there), `abuse` (too many bad requests), `journal` (evidence can't be written), `stopped`
     (`close` was called). After `budget` the line stays open, so that the agent can end in order.
-    """
 
-    instance_end: socket.socket
-    ended: str | None
-    usage: Usage
-    engine_faults: tuple[str, ...]  # engine failures that reached the instance, in words; at most the last 20
-    outage: str | None  # evidence that the engine (not this instance) failed: trials are invalid, not crashed
-    engine_silent: float  # seconds that the request in work has waited without a byte from the engine; 0.0 = no wait
-    first_request: threading.Event
-    last_activity: float  # time.monotonic() of the last byte from the instance or to it
-    notes: tuple[str, ...]  # e.g. "unguided: …"
+    `engine_faults`: failures of the engine that reached the instance, in words (the last 20). `outage` is evidence that
+    the engine failed and not this instance: the engine answers nobody, or other lines failed at the same time.
+    `first_request` is set by the first request. `last_activity`: monotonic time of the last byte to or from the
+    instance. `notes`: what the trial's record should say (`unguided: …`).
+    """
 
     def __init__(
         self,
@@ -67,10 +92,269 @@ class Line:
         *,
         silence: float = 120.0,
     ) -> None:
-        raise NotImplementedError
+        self.instance_end, ours = socket.socketpair()
+        self.ended: str | None = None
+        self.usage = Usage()
+        self.engine_faults: tuple[str, ...] = ()
+        self.first_request = threading.Event()
+        self.notes: tuple[str, ...] = ()
+        self._engine, self._journal, self._budget = engine, journal, budget
+        self._schema, self._seed, self._on_exchange = schema, seed, on_exchange
+        self._instance = InstanceEnd(ours)
+        self._asks = EngineLine(engine, silence)
+        self._number = next(_numbers)
+        self._thread = threading.Thread(target=self._run, name=f"line-{self._number}", daemon=True)
+        self._started = self._stopping = False
+        self._guide = ""
+        self._ordinal = self._bad = self._counts = self._failed = 0
+        self._limit: str | None = None
+        self._memo: OrderedDict[str, str] = OrderedDict()
+        self._fault_times: list[float] = []
+        self._dead: str | None = None
+
+    @property
+    def last_activity(self) -> float:
+        """Monotonic time of the last byte from the instance or to it."""
+        return self._instance.last_activity
+
+    @property
+    def engine_silent(self) -> float:
+        """Seconds that the request in work has waited without a byte from the engine; 0.0 if none is in work."""
+        heard = self._asks.heard
+        return 0.0 if heard is None else time.monotonic() - heard
+
+    @property
+    def outage(self) -> str | None:
+        """Evidence that the engine failed and not this instance, in words; None if there is none."""
+        if self._dead:
+            return self._dead
+        others = max((self._engine.others_failed(self._number, when) for when in self._fault_times), default=0)
+        return f"{others} other lines failed at the same time" if others else None
 
     def start(self) -> None:
         """Serve in a thread of its own."""
+        self._started = True
+        self._thread.start()
 
     def close(self) -> None:
-        """End the line and its generation; the thread is gone when this returns."""
+        """End the line and its generation; the thread is gone when this returns. May be called twice."""
+        self._stopping = True
+        self._instance.shutdown()
+        if self._started and threading.current_thread() is not self._thread:
+            self._thread.join()
+        else:
+            self._instance.line.close()
+        self.instance_end.close()
+        self._end("stopped")
+
+    def _run(self) -> None:
+        try:
+            if fault := answers.schema_fault(self._schema):
+                self._note(f"unguided: {fault}")
+            else:
+                self._guide = self._schema.decode("utf-8", "replace")
+            while self.ended in (None, "budget") and (frame := self._instance.read()) is not None:
+                self.first_request.set()
+                self._serve(frame)
+                self._instance.flush()
+        except HungUp:
+            pass
+        except SiaError as error:
+            self._note(error.what)
+            self._end("journal")
+            self._last_word(write_error("engine", "the exchange can't be recorded"))
+        finally:
+            self._end("stopped" if self._stopping else "closed")
+            self._asks.drop()
+            self._instance.line.close()
+
+    def _last_word(self, reply: bytes) -> None:
+        try:
+            self._instance.queue(reply)
+            self._instance.push()
+        except HungUp:
+            pass
+
+    def _end(self, why: str) -> None:
+        if self.ended is None or (self.ended == "budget" and why in ("engine", "journal")):
+            self.ended = why
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes and len(self.notes) < 20:
+            self.notes = (*self.notes, text)
+
+    def _serve(self, frame: Frame) -> None:
+        at, begun = time.time(), time.monotonic()
+        asked = Asked(size=frame.size, sha256=frame.sha256)
+        try:
+            if not frame.whole:
+                raise BadRequest(f"request of {frame.size} bytes, at most {MAX_REQUEST} are taken")
+            if not frame.ended:
+                raise BadRequest("the line was closed inside a request")
+            request = parse_request(frame.data)
+            if request.kind == "token_count" and self._counts >= MAX_COUNTS:
+                raise BadRequest(f"more than {MAX_COUNTS} token counts for one inference")
+        except BadRequest as error:
+            self._refuse(replace(asked, head=_head(frame.data)), at, begun, str(error))
+            return
+        if request.kind == "infer_xml":
+            self._infer(request, asked, at, begun)
+        else:
+            self._tell(request, asked, at, begun)
+
+    def _refuse(self, asked: Asked, at: float, begun: float, reason: str, code: str = "bad_request") -> None:
+        self._bad += 1
+        self._record("refused", asked, Answer("", (code, reason), None), at, begun)
+        self._instance.queue(write_error(code, reason))
+        if self._bad >= MAX_BAD:
+            self.ended = "abuse"
+
+    def _tell(self, request: Request, asked: Asked, at: float, begun: float) -> None:
+        """A token limit or a token count, remembered if it was asked before."""
+        counting = request.kind == "token_count"
+        known = self._memo.get(asked.sha256) if counting else self._limit
+        if counting:
+            self._counts += 1
+            self.usage = replace(self.usage, counts=self.usage.counts + 1)
+        if known is not None:
+            answer = Answer(known, None, None)
+        else:
+            wire = write_request(replace(request, schema=self._guide, seed=0, max_tokens=None))
+            answer = self._ask(wire, stream=False)
+            if answer.error is None and not answer.hung_up and not answer.text.strip().isdigit():
+                reason = f"{answer.text[:40]!r} is not a number of tokens"
+                answer = Answer("", ("engine", reason), answer.usage, fault=reason)
+        if answer.error is None and not answer.hung_up:
+            if counting:
+                self._memo[asked.sha256] = answer.text
+                while len(self._memo) > _MEMO:
+                    self._memo.popitem(last=False)
+            else:
+                self._limit = answer.text
+        self._record("count" if counting else "limit", asked, answer, at, begun)
+        self._instance.queue(answer.text.encode())
+        self._finish(answer)
+
+    def _infer(self, request: Request, asked: Asked, at: float, begun: float) -> None:
+        asked = replace(asked, system=request.system, prefix=request.prefix, schema=self._guide)
+        if spent := self._spent():
+            self._end("budget")
+            self._refuse(replace(asked, head=""), at, begun, spent, "budget")
+            return
+        self._ordinal += 1
+        self._counts = 0
+        seed, most = self._seed(self._ordinal), MAX_TOKENS
+        if self._budget.tokens is not None:
+            most = max(1, min(most, self._budget.tokens - self.usage.tokens))
+        answer = self._ask(write_request(replace(request, schema=self._guide, seed=seed, max_tokens=most)), stream=True)
+        asked = replace(asked, seed=seed, max_tokens=most)
+        if answer.error is None or answer.text:  # else it was never worked on: the hash says enough
+            asked = replace(asked, context=request.context, turns=request.turns)
+        self._charge(request, answer)
+        self._record("infer", asked, answer, at, begun)
+        self._finish(answer)
+
+    def _ask(self, wire: bytes, *, stream: bool) -> Answer:
+        begun = time.monotonic()
+        try:
+            return self._asks.ask(wire, self._instance, stream=stream)
+        finally:
+            spent = self.usage.engine_seconds + time.monotonic() - begun
+            self.usage = replace(self.usage, engine_seconds=spent)
+
+    def _finish(self, answer: Answer) -> None:
+        """The end of a reply, after it was recorded."""
+        if answer.hung_up:
+            raise HungUp
+        if answer.error is None:
+            self._bad = self._failed = 0
+            self._instance.queue(EOT_BYTE)
+            return
+        self._instance.queue(write_error(*answer.error))
+        if answer.fault is None:
+            self._bad += 1  # a request that the engine refused
+            if self._bad >= MAX_BAD:
+                self.ended = "abuse"
+            return
+        self._failed += 1
+        self.engine_faults = (*self.engine_faults, answer.fault)[-20:]
+        self._fault_times = [*self._fault_times, self._engine.report_fault(self._number)][-20:]
+        self._instance.push()
+        if not self._stopping:
+            self._probe()
+        if self._failed >= MAX_FAULTS:
+            self._end("engine")
+
+    def _probe(self) -> None:
+        """After a failure: does the engine answer anyone? It is the engine's failure if not."""
+        try:
+            self._engine.probe(_PROBE)
+        except (EngineDown, OSError) as error:
+            self._dead = f"the engine answers nobody: {error}"
+
+    def _spent(self) -> str | None:
+        """Why the budget allows no more inference, or None."""
+        budget, usage = self._budget, self.usage
+        if budget.iterations is not None and usage.iterations >= budget.iterations:
+            return f"all {budget.iterations} iterations are used"
+        if budget.tokens is not None and usage.tokens >= budget.tokens:
+            return f"all {budget.tokens} tokens are used"
+        if budget.cost is not None and usage.cost is None:
+            return f"the cost so far is unknown, the limit is {budget.cost:g} dollars"
+        if budget.cost is not None and usage.cost is not None and usage.cost >= budget.cost:
+            return f"all {budget.cost:g} dollars are used"
+        return None
+
+    def _charge(self, request: Request, answer: Answer) -> None:
+        """Count an inference. What the engine did not tell is estimated for tokens, and unknown for money."""
+        if answer.error is not None and not answer.text and (answer.usage is None or answer.usage.prompt is None):
+            return  # nothing was generated
+        used, usage = answer.usage or EngineUsage(), self.usage
+        prompt, completion = used.prompt, used.completion
+        if prompt is None or completion is None:
+            self._note("token numbers of some answers are estimates: the engine gave none")
+            turns = sum(len(turn.text) for turn in request.turns)
+            size = len(request.system) + len(self._guide) + len(request.context or "") + turns
+            prompt = math.ceil(size / 4) if prompt is None else prompt
+            completion = math.ceil(len(answer.text) / 4) if completion is None else completion
+        self.usage = replace(
+            usage,
+            iterations=usage.iterations + (answer.fault is None and answer.error is None),
+            prompt_tokens=usage.prompt_tokens + prompt,
+            completion_tokens=usage.completion_tokens + completion,
+            cached_tokens=usage.cached_tokens + (used.cached or 0),
+            cost=None if usage.cost is None or used.cost is None else usage.cost + used.cost,
+        )
+
+    def _record(
+        self,
+        kind: Literal["infer", "count", "limit", "refused"],
+        asked: Asked,
+        answer: Answer,
+        at: float,
+        begun: float,
+    ) -> None:
+        error = " ".join(answer.error) if answer.error else None
+        if answer.hung_up:
+            error = "closed the instance closed the line before the end"
+        exchange = Exchange(
+            n=self._journal.entries + 1,
+            time=at,
+            kind=kind,
+            asked=asked,
+            reply=answer.text,
+            seconds=time.monotonic() - begun,
+            finish="error" if error else (answer.usage.finish if answer.usage else "stop"),
+            usage=answer.usage,
+            error=error,
+        )
+        self._journal.append(exchange)
+        if self._on_exchange is not None:
+            try:
+                self._on_exchange(exchange)
+            except Exception as fault:  # a watcher's fault must not cost the instance its line
+                self._note(f"a watcher of this line failed: {fault}")
+
+
+def _head(data: bytes) -> str:
+    return data[:4000].decode("utf-8", "replace")
