@@ -144,8 +144,8 @@ def _unpack(scratch: Git, pack: bytes, where: str) -> None:
     try:
         scratch.run(*arguments, data=pack, seconds=CHECK_SECONDS)
     except GitError as error:
-        reason = error.stderr.strip().splitlines()[-1:] or ["it took too long"]
-        raise Refused(f"git refuses the bundle's objects: {reason[0][:300]}", where=where, fix=_REMAKE) from None
+        reason = " · ".join(error.stderr.strip().splitlines()[-2:])[:300]
+        raise Refused(f"git refuses the bundle's objects: {reason}", where=where, fix=_REMAKE) from None
 
 
 def _base(scratch: Git, database: sqlite3.Connection, tip: str, where: str) -> str:

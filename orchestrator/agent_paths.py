@@ -150,7 +150,7 @@ def _check_entry(entry: Entry, path: str, where: str) -> None:
         raise _refused(f"{path!r} has the mode {entry.mode:o}", where, "make it an ordinary file")
     name = entry.name.lower()
     if name in ("", ".", "..") or "/" in name or len(entry.name.encode("utf-8", "surrogateescape")) > 255:
-        raise _refused(f"{path!r} is no file name", where, "rename it")
+        raise _refused(f"{path[:100]!r} is no file name", where, "rename it")
     if name in (".git", "git~1") or name.startswith(".git\\"):
         raise _refused(f"{path!r} would be taken for a git repository", where, "remove it")
     if name == "__pycache__":
