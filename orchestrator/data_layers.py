@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from orchestrator.database import transaction
 from orchestrator.generations import Data, Ledger
 from orchestrator.home import Home
+from orchestrator.instances import data_skeleton
 from sandbox.spec import Overlay
 
 if TYPE_CHECKING:
     from sandbox.host import Host
 
-DESTINATIONS = {"data": "/root/data", "app": "/app"}
+DESTINATIONS = {"app": "/app", "data": "/root/data"}  # in the order of a trial: its workdir first
 FLATTEN_ABOVE = 12  # levels in the stack; mount options hold 4096 bytes, 100 lowers failed, and each costs lookups
 KEEP_ASIDE = 5  # levels of the last launches that were dropped, for a look
 
@@ -46,18 +47,18 @@ class Levels:
         """The frozen layers of a stack, bottom first; a level that never was launched has none."""
         return tuple(path for level in stack if (path := self.upper(level, name)).is_dir())
 
-    def prepare(self, host: Host, data: Data, skeletons: dict[str, Path]) -> tuple[Overlay, ...]:
-        """Overlays for a launch, made if missing. `skeletons` gives the lowest layer of each name.
+    def prepare(self, host: Host, data: Data) -> tuple[Overlay, ...]:
+        """Overlays for a launch, made if missing, above the lowest layers that a trial has too.
 
         Safe to repeat: an existing upper is used as it is (that is how state survives a restart)."""
-        overlays = []
+        overlays, lowest = [], _skeletons(host, self.home)
         for name, destination in DESTINATIONS.items():
             parent = self.root / str(data.upper)
             upper, work = parent / name / "upper", parent / name / "work"
             if not (upper.is_dir() and work.is_dir()):
                 parent.mkdir(mode=0o711, parents=True, exist_ok=True)
                 upper, work = host.make_upper(parent, name)
-            overlays.append(Overlay(destination, (skeletons[name], *self.lowers(data.stack, name)), upper, work))
+            overlays.append(Overlay(destination, (lowest[name], *self.lowers(data.stack, name)), upper, work))
         return tuple(overlays)
 
 
@@ -124,10 +125,11 @@ def _sync_file_system(path: Path) -> None:
         os.close(descriptor)
 
 
-def skeletons(home: Home) -> dict[str, Path]:
-    """The lowest layers: the directories of /root/data, and nothing for /app."""
-    from orchestrator.instances import data_skeleton
-
+def _skeletons(host: Host, home: Home) -> dict[str, Path]:
+    """The lowest layers: the directories of /root/data, and nothing for /app; owned by the sandbox uid."""
     empty = home.main / "app-skeleton"
     empty.mkdir(mode=0o755, parents=True, exist_ok=True)
-    return {"data": data_skeleton(home.main), "app": empty}
+    made = {"app": empty, "data": data_skeleton(home.main)}
+    for path in made.values():
+        host.own(path)
+    return made

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.broker import Budget, Line, Usage
-from orchestrator.data_layers import Levels, skeletons
+from orchestrator.data_layers import Levels
 from orchestrator.instances import Instance, InstanceSetup
 from orchestrator.journal import Exchange, Journal
 from orchestrator.messages import MessageLog
@@ -76,7 +76,7 @@ class MainInstance:
         self._taken = [data.stdin_offset] * 3  # at the last three inferences, see `saved_offset`
         self._exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
         self._room = room
-        overlays = room.levels.prepare(room.host, data, skeletons(room.home))
+        overlays = room.levels.prepare(room.host, data)
         self.journal = Journal.create(room.store, nonce, {"kind": "main", "commit": build.commit, "tree": build.tree})
         self.line = Line(room.engine, self.journal, Budget(), build.schema, _seed(nonce), self._exchanges.put)
         self._socket = room.server.listen(nonce)

@@ -13,7 +13,7 @@ import re
 import sqlite3
 from typing import TYPE_CHECKING
 
-from orchestrator.data_layers import Levels, skeletons
+from orchestrator.data_layers import Levels
 
 if TYPE_CHECKING:
     from orchestrator.generations import Data
@@ -30,7 +30,7 @@ def count_taken(home: Home, data: Data) -> int | None:
     from sandbox.layers import read_layered
 
     levels = Levels(home)
-    lowers = (skeletons(home)["data"], *levels.lowers(data.stack, "data"))
+    lowers = levels.lowers(data.stack, "data")
     upper = levels.upper(data.upper, "data")
     try:
         content = read_layered(lowers, upper if upper.is_dir() else None, STATE_FILE, STATE_LIMIT)
