@@ -69,8 +69,9 @@ def as_markdown(view: CampaignView) -> str:
     parts = [f"# Campaign {view.id}", *(_md(line) for line in _introduction(view))]
     for grid in _grids(view):
         align = ["---:" if number in grid.numbers else "---" for number in range(len(grid.head))]
-        rows = [grid.head, tuple(align), *(tuple(_md(cell) for cell in row) for row in grid.rows)]
-        parts += [f"## {grid.title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+        head, *rows = [tuple(_md(cell) for cell in row) for row in (grid.head, *grid.rows)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, align, *rows)]
+        parts += [f"## {grid.title}", "\n".join(lines)]
     parts += [_md(line) for line in _notes(view)]
     return "\n\n".join(parts) + "\n"
 
@@ -212,7 +213,7 @@ def _number(value: float | int | None) -> str:
 
 def _md(text: str) -> str:
     """Text that no Markdown reader takes for markup, a table border, a link or HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>()#|~$!&@])", r"\\\1", text).replace("://", ":\u2060//")
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&@])", r"\\\1", text).replace("://", ":\u2060//")
 
 
 def _html_table(grid: _Grid) -> str:

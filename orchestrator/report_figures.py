@@ -52,10 +52,13 @@ def heatmap(view: CampaignView) -> str:
     cells = [[view.mean_reward(arm, task) for task in tasks] for arm in arms]
     figure, axes = _figure(2.5 + 0.55 * len(tasks), 2.4 + 0.4 * len(arms))
     values = [[float("nan") if cell is None else cell for cell in row] for row in cells]
-    axes.imshow(values, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto")
-    for y, row in enumerate(cells):
-        for x, cell in enumerate(row):
-            axes.text(x, y, "–" if cell is None else f"{cell:.2f}", ha="center", va="center", fontsize=8)
+    x, y = range(len(tasks) + 1), range(len(arms) + 1)  # drawn as shapes: an image would need a data: URL
+    axes.pcolormesh([i - 0.5 for i in x], [i - 0.5 for i in y], values, cmap="RdYlGn", vmin=0, vmax=1)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    for line, row in enumerate(cells):
+        for column, cell in enumerate(row):
+            label = "–" if cell is None else f"{cell:.2f}"
+            axes.text(column, line, label, ha="center", va="center", fontsize=8)
     _ticks(axes, "x", tasks, rotation=45, ha="right")
     _ticks(axes, "y", arms)
     return _svg(figure, "Mean reward of every candidate on every task")
