@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,12 +115,13 @@ class Host:
         """Remove a tree that an instance may have written (mode-000 directories, `work/work`…). Missing is fine."""
         if self.exposure:
             self.exposure.forget(path)
-        if path.is_dir() and not path.is_symlink():
-            if os.geteuid() != 0:
-                _open_up(path)
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        try:
+            if path.is_dir() and not path.is_symlink():
+                _remove_tree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SandboxFailed(f"can't be removed ({error.strerror})", where=str(path)) from None
 
     def close(self) -> None:
         """Kill what is left of this host's sandboxes, and release everything. May be called twice."""
@@ -139,13 +140,46 @@ class Host:
         self.close()
 
 
-def _open_up(top: Path) -> None:
-    """Make every directory below `top` removable by its owner, from the top down."""
-    pending = [top]
-    while pending:
-        directory = pending.pop()
-        mode = stat.S_IMODE(directory.lstat().st_mode)
-        if mode & 0o700 != 0o700:
-            directory.chmod(0o700)
-        with os.scandir(directory) as entries:
-            pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+def _remove_tree(top: Path) -> None:
+    """Remove a directory of any depth: what lies two levels down is first moved up, so no path grows and nothing
+    recurses (an instance can nest directories deeper than PATH_MAX, and than Python's stack)."""
+    _open_up(top.name, os.open(top.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), close=True)
+    token, count = secrets.token_hex(8), 0
+    here = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        while directories := _unlink_files(here):
+            for name in directories:
+                _open_up(name, here)
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+                try:
+                    for nested in _unlink_files(inner):
+                        _open_up(nested, inner)
+                        count += 1
+                        os.rename(nested, f".{token}.{count}", src_dir_fd=inner, dst_dir_fd=here)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
+    top.rmdir()
+
+
+def _unlink_files(directory: int) -> list[str]:
+    """Remove everything but directories; return their names."""
+    with os.scandir(directory) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        if not is_directory:
+            os.unlink(name, dir_fd=directory)
+    return [name for name, is_directory in found if is_directory]
+
+
+def _open_up(name: str, parent: int, *, close: bool = False) -> None:
+    """Let its owner read, change and move a directory (mode 000 forbids all of it)."""
+    try:
+        mode = os.lstat(name, dir_fd=parent).st_mode
+        if os.geteuid() != 0 and stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+            os.chmod(name, 0o700, dir_fd=parent)
+    finally:
+        if close:
+            os.close(parent)

@@ -49,11 +49,12 @@ class Sandbox:
         self.host, self.spec, self.group = host, spec, group
         self.pid = 0  # of pid 1 of the sandbox, as seen from the host
         self.limit: str | None = None
+        self.deadline: float | None = None  # on the monotonic clock
         self._control, self._setup = control, setup
         self._launch = 0
         self._init: int | None = None  # pidfd of pid 1
         self._command: int | None = None  # pidfd of the command
-        self._went = self._ended = 0.0
+        self._went = 0.0
         self._status: int | None = None
         self._ran = self._killed = False
         self._refusal: str | None = None
@@ -134,6 +135,11 @@ class Sandbox:
         sandbox._go()
         return sandbox
 
+    @property
+    def ended(self) -> bool:
+        """Whether `wait` has returned an outcome, or would at once."""
+        return self._outcome is not None or self._poll(0)
+
     def _go(self) -> None:
         """Wait for pid 1's `ready`; from then on it dies with the spawner, so it may be told to go."""
         if not self._await(lambda: self.pid, READY_TIMEOUT):
@@ -142,6 +148,8 @@ class Sandbox:
                 self.host.launcher.kill(self._launch)
             return
         self._went = time.monotonic()
+        if self.spec.limits.seconds is not None:
+            self.deadline = self._went + self.spec.limits.seconds
         with contextlib.suppress(OSError):
             self._control.send(b"go\n")
         watch.add(self)

@@ -1,17 +1,171 @@
-"""The watchdogs: bounds that no kernel interface enforces for a whole tree."""
+"""The watchdogs: bounds that no kernel interface enforces for a whole tree.
+
+Two threads serve all sandboxes of this process: one for time, memory and processes (quick looks), one for disks (a
+look takes as long as the tree is large). They end when there has been nothing to watch for a while.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
+from sandbox import usage
+from sandbox.memory import Watched
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sandbox.process import Sandbox
+
+QUICK = 0.1  # seconds between looks at memory and processes
+SLOW = 0.25  # … at disks, at least; a look may take at most a tenth of the time
+IDLE = 10.0  # seconds without sandboxes after which a thread ends
+LAST_LOOK = 5.0  # seconds that the last look at a disk may take
+MEGABYTE = 1 << 20
+
+
+class Ward:
+    """What the watchdogs know of one sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.at_bound = 0  # looks in a row with as many processes as allowed
+        self.memory_files = 0  # bytes, from the slow look
+        self.looks = 0
+        self.next_scan = 0.0
+        overlays = sandbox.spec.overlays
+        self.free_before = usage.free(overlays[0].upper) if overlays else 0
+
+
+class Rounds(threading.Thread):
+    """A thread that calls `look` for every sandbox, every `pause` seconds."""
+
+    def __init__(self, name: str, pause: float, look: Callable[[Ward], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.pause, self.look = pause, look
+        self.wards: dict[Sandbox, Ward] = {}
+        self.changed = threading.Condition()
+        self.ended = False
+
+    def run(self) -> None:
+        """Until there has been nothing to do for IDLE seconds."""
+        while True:
+            with self.changed:
+                if not self.wards and not self.changed.wait_for(lambda: self.wards, IDLE):
+                    self.ended = True
+                    return
+                self.changed.wait(self._rest())
+                wards = list(self.wards.values())
+            for ward in wards:
+                if ward.sandbox.ended:
+                    with self.changed:
+                        self.wards.pop(ward.sandbox, None)
+                else:
+                    self.look(ward)
+
+    def _rest(self) -> float:
+        """Seconds to the next look: a deadline may come first."""
+        now = time.monotonic()
+        deadlines = [w.sandbox.deadline - now for w in self.wards.values() if w.sandbox.deadline is not None]
+        return max(0.001, min([self.pause, *deadlines]))
+
+
+_lock = threading.Lock()
+_threads: dict[str, Rounds] = {}
 
 
 def add(sandbox: Sandbox) -> None:
     """Watch a sandbox until it ends."""
+    limits = sandbox.spec.limits
+    ward = Ward(sandbox)
+    _enter("sandbox-watch", QUICK, look_quickly, ward)
+    if sandbox.spec.overlays and (limits.disk_mb is not None or limits.inodes is not None):
+        _enter("sandbox-disks", SLOW, look_at_disks, ward)
+
+
+def _enter(name: str, pause: float, look: Callable[[Ward], None], ward: Ward) -> None:
+    with _lock:
+        thread = _threads.get(name)
+        if thread is not None:
+            with thread.changed:
+                if not thread.ended:
+                    deadline = ward.sandbox.deadline
+                    urgent = deadline is not None and deadline - time.monotonic() < pause
+                    if urgent or not thread.wards:
+                        thread.changed.notify()
+                    thread.wards[ward.sandbox] = ward
+                    return
+        thread = _threads[name] = Rounds(name, pause, look)
+        thread.wards[ward.sandbox] = ward
+        thread.start()
+
+
+def look_quickly(ward: Ward) -> None:
+    """Time, memory, processes."""
+    sandbox, limits = ward.sandbox, ward.sandbox.spec.limits
+    if sandbox.deadline is not None and time.monotonic() >= sandbox.deadline:
+        sandbox.stop_for("seconds")
+        return
+    if sandbox.group is not None and sandbox.group.exceeded():
+        sandbox.stop_for("memory")
+        return
+    watched = sandbox.group if isinstance(sandbox.group, Watched) else None
+    if limits.processes is None and watched is None:
+        return
+    pids = usage.tree(sandbox.pid)
+    if limits.processes is not None:
+        ward.at_bound = ward.at_bound + 1 if usage.tasks(pids) > limits.processes else 0
+        if ward.at_bound >= 2:  # it stays there: whatever forks, can't any more
+            sandbox.stop_for("processes")
+            return
+    if watched is not None and limits.memory_mb is not None:
+        _look_at_memory(ward, watched, pids, limits.memory_mb * MEGABYTE)
+
+
+def _look_at_memory(ward: Ward, watched: Watched, pids: list[int], bound: int) -> None:
+    ward.looks += 1
+    rough = usage.resident(pids) + ward.memory_files
+    if rough <= bound // 2 and ward.looks % 10 != 1:
+        return  # the exact sum costs milliseconds, and can only be less
+    exact = usage.proportional(pids, ward.memory_files)
+    watched.highest = max(watched.highest or 0.0, exact / MEGABYTE)
+    if exact > bound:
+        ward.sandbox.stop_for("memory")
+
+
+def look_at_disks(ward: Ward) -> None:
+    """Blocks and inodes of all uppers, and files that are open but have no name."""
+    started = time.monotonic()
+    if started < ward.next_scan:
+        return
+    sandbox = ward.sandbox
+    disk, ward.memory_files = usage.deleted_files(usage.tree(sandbox.pid))
+    passed = _passed(ward, usage.disk([o.upper for o in sandbox.spec.overlays]), disk)
+    if passed:
+        sandbox.stop_for(passed)
+    ward.next_scan = time.monotonic() + 9 * (time.monotonic() - started)
+
+
+def _passed(ward: Ward, use: usage.DiskUse, nameless: int) -> str | None:
+    limits = ward.sandbox.spec.limits
+    if limits.disk_mb is not None:
+        bound = limits.disk_mb * MEGABYTE
+        if use.bytes + nameless > bound:
+            return "disk"
+        if use.hidden and ward.free_before - usage.free(ward.sandbox.spec.overlays[0].upper) > bound:
+            return "disk"  # a directory that hides its files: judge by what the disk has lost
+    if limits.inodes is not None and use.inodes > limits.inodes:
+        return "inodes"
+    return None
 
 
 def last_look(sandbox: Sandbox) -> str | None:
     """What a sandbox that has just ended passed without being seen: the limit's name."""
-    return None
+    if sandbox.group is not None and sandbox.group.exceeded():
+        return "memory"
+    limits, overlays = sandbox.spec.limits, sandbox.spec.overlays
+    if not overlays or (limits.disk_mb is None and limits.inodes is None):
+        return None
+    use = usage.disk([overlay.upper for overlay in overlays], LAST_LOOK)
+    return _passed(Ward(sandbox), use, 0)
