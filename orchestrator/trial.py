@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from orchestrator import answers
+from orchestrator.broker import Budget, Line
+from orchestrator.captured import Stopped as Stopped
+from orchestrator.instance_io import CappedFile
+from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton
+from orchestrator.journal import Journal
+from orchestrator.protocol import sampling_seed
+from orchestrator.task_check import broken_by_oracle
+from orchestrator.verifier import Reward, VerifierTools, is_forgeable, verify
+from sandbox.diff import diff
+from sandbox.errors import SandboxFailed
+from sandbox.layers import materialise
+from sandbox.spec import Limits, Overlay
 
 if TYPE_CHECKING:
     from orchestrator.agent_build import AgentBuild
@@ -15,15 +30,21 @@ if TYPE_CHECKING:
     from orchestrator.engines.host import EngineHost
     from orchestrator.exchanges import ExchangeStore
     from orchestrator.home import Home
+    from orchestrator.journal import Exchange
     from orchestrator.supervisor_socket import SupervisorServer
     from orchestrator.task_files import TaskFiles
+    from orchestrator.tasks import Task
     from sandbox.host import Host
+    from sandbox.process import Outcome
 
 OutcomeName = Literal["completed", "limit", "crashed", "invalid"]
 
-
-class Stopped(Exception):
-    """`TrialSpec.stop` was set: the trial was killed and cleaned up, has no result, and can be run again."""
+STDOUT_CAP = 4 * 1024 * 1024  # bytes of an instance's output that are kept, and shown to the verifier
+KEPT_WORKDIR_BYTES = 256 * 1024 * 1024
+POLL_SECONDS = 0.25  # how late a stop from outside is noticed
+GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (CONTRACT.md: SIGTERM)
+SPARE_SECONDS = 10.0  # beyond the sandbox's own wall clock limit, before it is ended from here too
+RESTART = 42
 
 
 @dataclass(frozen=True)
@@ -61,9 +82,11 @@ class TrialRecord:
     """What a trial gave. JSON-able (`to_json`). Amounts that nobody knows are None, never 0."""
 
     id: str
+    journal: str  # the journal's id; differs from `id` when an earlier try was cut off
     campaign: str
     arm: str
     task: str
+    split: str
     repeat: int
     outcome: OutcomeName
     detail: str  # limit's name, how it crashed, or why it is invalid; "" when completed
@@ -106,6 +129,243 @@ class TrialRecord:
 def run_trial(context: TrialContext, spec: TrialSpec) -> TrialRecord:
     """Run one trial to its end, however it ends, and clean up. Never raises for what an instance did.
 
-    Raises SiaError only when nothing could be started for a reason of ours that a retry will not mend.
+    Raises Stopped when `spec.stop` is set, and SiaError when nothing could be started for a reason of ours that a
+    retry will not mend.
     """
-    raise NotImplementedError
+    spec.directory.mkdir(parents=True, exist_ok=True)
+    trial = _Trial(context, spec)
+    try:
+        return trial.run()
+    finally:
+        context.host.remove(trial.layers)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How the instance ended: an outcome of the trial, and why."""
+
+    outcome: OutcomeName
+    detail: str = ""
+
+
+class _Trial:
+    """The steps of one trial, in order: instance, evidence, verifier, record."""
+
+    def __init__(self, context: TrialContext, spec: TrialSpec) -> None:
+        self.context, self.spec = context, spec
+        self.layers = spec.directory / "layers"
+        self.task = spec.task.task
+        self.notes = list(self.task.notes)
+        self.places: dict[str, Overlay] = {}
+        self.data: Overlay | None = None
+        self.limits = trial_limits(spec.limits, self.task)
+        self.tools = VerifierTools.prepare(context.host, context.home, context.verifier_env)
+
+    def run(self) -> TrialRecord:
+        """Everything of `run_trial` but the cleaning up."""
+        spec = self.spec
+        journal = Journal.create(self.context.store, spec.id, self._meta())
+        line = self._line(journal)
+        try:
+            line.start()
+            outcome = self._instance(line)
+        finally:
+            line.close()
+        head = journal.seal()
+        ending = judge_ending(outcome, line, spec.limits)
+        self.notes += line.notes
+        disqualified: str | None = None
+        behaviour = answers.metrics(journal, spec.build.schema)
+        self.notes += [behaviour.note] if behaviour.note else []
+        changes = sum(1 for overlay in self.places.values() for _ in diff(overlay.lowers, overlay.upper))
+        if spec.keep_workdir:
+            self._keep_workdir()
+        reward = Reward(0.0, "failed", "", 0.0, is_forgeable(self.context.home, spec.task))
+        if ending.outcome in ("completed", "limit"):
+            reward = self._verify()
+            if reward.outcome == "invalid":
+                ending = _Ending("invalid", reward.detail)
+            elif reward.outcome == "failed":
+                self.notes.append(reward.detail)
+        usage = line.usage
+        return TrialRecord(
+            id=spec.id,
+            journal=journal.id,
+            campaign=spec.campaign,
+            arm=spec.arm,
+            task=self.task.name,
+            split=self.task.split,
+            repeat=spec.repeat,
+            outcome=ending.outcome,
+            detail=ending.detail,
+            reward=None if ending.outcome == "invalid" else reward.value,
+            disqualified=disqualified,
+            tokens=usage.tokens,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            iterations=usage.iterations,
+            cost=usage.cost,
+            seconds=outcome.seconds,
+            engine_seconds=usage.engine_seconds,
+            verifier_seconds=reward.seconds,
+            exit_code=outcome.exit_code,
+            parse_errors=behaviour.parse_errors,
+            repeated_actions=behaviour.repeated_actions,
+            deletes=behaviour.deletes,
+            context_growth=behaviour.context_growth,
+            peak_memory_mb=outcome.peak_memory_mb,
+            memory_enforcer=outcome.memory_enforcer,
+            forgeable=reward.forgeable,
+            changes=changes,
+            tree=spec.build.tree,
+            task_key=spec.task.key,
+            journal_head=head,
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _meta(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            "kind": "trial",
+            "campaign": spec.campaign,
+            "arm": spec.arm,
+            "task": self.task.name,
+            "task_key": spec.task.key,
+            "repeat": spec.repeat,
+            "commit": spec.build.commit,
+            "tree": spec.build.tree,
+        }
+
+    def _line(self, journal: Journal) -> Line:
+        spec, limits = self.spec, self.spec.limits
+        budget = Budget(iterations=limits.iterations, tokens=limits.tokens, cost=limits.cost)
+        seed = sampling_seed(spec.seed, self.task.name, spec.repeat, spec.arm)
+        line: Line
+
+        def report(_: Exchange) -> None:
+            if spec.progress is not None:
+                spec.progress(line.usage)
+
+        line = Line(self.context.engine, journal, budget, spec.build.schema, seed, report)
+        return line
+
+    def _overlays(self) -> tuple[Overlay, ...]:
+        """Fresh uppers over the task's files, and over empty /root/data."""
+        host = self.context.host
+        for number, (place, root) in enumerate(self.spec.task.roots.items()):
+            self.places[place] = Overlay(place, (root,), *host.make_upper(self.layers, str(number)))
+        skeleton = data_skeleton(self.context.home.cache)
+        host.own(skeleton)
+        self.data = Overlay(AGENT_DATA, (skeleton,), *host.make_upper(self.layers, "d"))
+        return (*self.places.values(), self.data)
+
+    def _instance(self, line: Line) -> Outcome:
+        """Launch, give the instruction, and wait for the end, whatever brings it."""
+        spec, directory = self.spec, self.spec.directory
+        stdout = CappedFile(directory / "stdout.txt", STDOUT_CAP)
+        socket = self.context.supervisor.listen(spec.id)
+        try:
+            setup = InstanceSetup(spec.build, self.task.workdir, self._overlays(), self.task.env, self.limits)
+            host = self.context.host
+            with Instance.start(host, setup, line, socket, stdout.write, directory / "stderr.txt") as instance:
+                instance.send(self.task.instruction.rstrip("\n").encode() + b"\n")
+                return self._follow(instance, line)
+        finally:
+            self.context.supervisor.forget(socket)
+            stdout.close()
+            if stdout.dropped:
+                self.notes.append(f"{stdout.dropped:,} bytes of the instance's output were dropped")
+
+    def _follow(self, instance: Instance, line: Line) -> Outcome:
+        """Wait. The sandbox enforces the wall clock; here are the other reasons to end an instance that runs on."""
+        stop, no_line_since = self.spec.stop, 0.0
+        last = time.monotonic() + (self.limits.seconds or 0.0) + SPARE_SECONDS
+        while True:
+            outcome = instance.wait(POLL_SECONDS)
+            if outcome is not None:
+                return outcome
+            now = time.monotonic()
+            if stop is not None and stop.is_set():
+                instance.kill()
+                raise Stopped
+            if line.ended is not None:
+                no_line_since = no_line_since or now
+            if (no_line_since and now > no_line_since + GRACE_SECONDS) or now > last:
+                return instance.terminate(GRACE_SECONDS if now <= last else 0.0)
+
+    def _verify(self) -> Reward:
+        context, spec = self.context, self.spec
+        uppers = {place: overlay.upper for place, overlay in self.places.items()}
+        stdout = spec.directory / "stdout.txt"
+        reward = verify(
+            context.host, context.home, spec.task, uppers, stdout, self.tools, spec.directory, stop=spec.stop
+        )
+        if reward.outcome == "failed":
+            broken = broken_by_oracle(context.host, context.home, spec.task, self.tools, spec.directory)
+            if broken:
+                return Reward(None, "invalid", f"the task is broken: {broken}", reward.seconds, reward.forgeable)
+        return reward
+
+    def _keep_workdir(self) -> None:
+        kept = self.spec.directory / "workdir"
+        self.context.host.remove(kept)
+        for number, overlay in enumerate(self.places.values()):
+            target = kept if number == 0 else kept.with_name(f"workdir-{number}")
+            try:
+                materialise(overlay.lowers, overlay.upper, target, KEPT_WORKDIR_BYTES)
+            except SandboxFailed as error:
+                self.notes.append(f"the workdir was not kept: {error.what}")
+
+
+def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits) -> _Ending:
+    """How a trial ended, from what the sandbox and the broker saw; nothing that the instance says is asked."""
+    if outcome.setup_error is not None:
+        return _Ending("invalid", f"the sandbox could not be set up: {outcome.setup_error}")
+    if line.outage is not None:
+        return _Ending("invalid", f"engine outage: {line.outage}")
+    if line.ended == "journal":
+        return _Ending("invalid", "the journal could not be written")
+    if outcome.limit is not None:
+        return _Ending("limit", outcome.limit)
+    if line.ended == "budget":
+        return _Ending("limit", _spent(line.usage, limits))
+    if outcome.exit_code == 0:
+        return _Ending("completed")
+    if outcome.signal is not None:
+        return _Ending("crashed", f"ended by signal {outcome.signal}" + _why(line))
+    if outcome.exit_code == RESTART:
+        return _Ending("crashed", f"exit code {RESTART} without a request to restart")
+    return _Ending("crashed", f"exit code {outcome.exit_code}" + _why(line))
+
+
+def _spent(usage: Usage, limits: CampaignLimits) -> str:
+    if limits.tokens is not None and usage.tokens >= limits.tokens:
+        return "tokens"
+    if limits.cost is not None and (usage.cost is None or usage.cost >= limits.cost):
+        return "cost"
+    return "iterations"
+
+
+def _why(line: Line) -> str:
+    reasons = {"closed": "it closed its engine line", "abuse": "too many bad requests", "engine": "the engine failed"}
+    return f" ({reasons[line.ended]})" if line.ended in reasons else ""
+
+
+def trial_limits(limits: CampaignLimits, task: Task) -> Limits:
+    """The stricter of the campaign's and the task's bounds, and the sandbox's defaults where neither has one."""
+    default = Limits()
+    return Limits(
+        memory_mb=_least(limits.memory_mb, task.memory_mb) or default.memory_mb,
+        processes=limits.processes or default.processes,
+        disk_mb=_least(limits.disk_mb, task.storage_mb) or default.disk_mb,
+        seconds=_least(limits.seconds, task.agent_timeout),
+    )
+
+
+N = TypeVar("N", int, float)
+
+
+def _least(one: N | None, other: N | None) -> N | None:
+    given = [value for value in (one, other) if value is not None]
+    return min(given) if given else None

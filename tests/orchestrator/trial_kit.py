@@ -1,6 +1,6 @@
 """What tests of trials share: a home with ready environments, tiny tasks, tiny instances, and real engines.
 
-A test module takes the fixtures by importing `kit` and `environments`.
+A test module takes the fixtures with `environments, kit = trial_kit.environments, trial_kit.kit`.
 """
 
 from __future__ import annotations
