@@ -95,7 +95,7 @@ def _forbidden(line: str) -> str | None:
         return f"the option {head.split()[0].split('=')[0]} is not allowed"
     if "://" in head or re.match(r"(git|hg|svn|bzr)\+", head):
         return "URLs are not allowed"
-    if re.search(r"\s@\s|^\S+@\S", head):
+    if "@" in head.split(";")[0]:
         return "direct references are not allowed"
     if head.startswith((".", "/", "~")) or "/" in head or "\\" in head or head.endswith((".whl", ".zip", ".gz")):
         return "paths are not allowed"
