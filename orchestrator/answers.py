@@ -5,33 +5,37 @@ Everything here is computed from the journal, with the candidate's schema; nothi
 
 from __future__ import annotations
 
-import atexit
-import hashlib
-import json
-import select
-import subprocess
-import sys
-import threading
-import time
-from collections import OrderedDict
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+from lxml import etree
+
+from orchestrator.answer_checker import AnswerChecker, Checked, checker, close_checkers, schema_fault
 from orchestrator.journal import Exchange, Journal
+from orchestrator.untrusted import one_line
 
-PROGRAM = Path(__file__).with_name("answer_process.py")
-_PATIENCE = 15.0  # seconds of wall clock for one step of a process that may use 2 s of processor time
-_KEPT = 8  # schemas whose process is kept
+__all__ = [
+    "AnswerChecker",
+    "AnswerMetrics",
+    "Checked",
+    "LogComparison",
+    "answered",
+    "checker",
+    "close_checkers",
+    "compare_log",
+    "measure",
+    "schema_fault",
+    "tampering",
+    "valid",
+]
 
-
-@dataclass(frozen=True)
-class Checked:
-    """One answer: why it is not valid (None if it is), its action's name, and a key that equal actions share."""
-
-    error: str | None
-    action: str
-    key: str
+# How programs show a character that XML can't carry: ‹U+001B›, \x1b, \u001b, \033, &#27;, ␛, U+FFFD.
+_ESCAPES = re.compile(
+    r"‹U\+[0-9A-Fa-f]{4,6}›|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[0-3][0-7]{2}|&#x?[0-9A-Fa-f]{1,6};"
+    "|[‹\u2400-\u2421\ufffd]"
+)
+_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class AnswerMetrics:
     """Counts over the answered inferences of a journal.
 
     `repeated_actions`: valid actions that equal an earlier one of the journal (`read_stdin` aside). `context_growth`:
-    bytes by which a request grew per inference, first to last. `note`: why something could not be judged.
+    bytes by which a request grew per inference, first to last. `notes`: what could not be judged, and why.
     """
 
     answers: int
@@ -47,118 +51,15 @@ class AnswerMetrics:
     repeated_actions: int
     deletes: int
     context_growth: float
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
-class AnswerChecker:
-    """Checks answers against one schema in a limited child process. Thread-safe. `fault`: why the schema is no use."""
+@dataclass(frozen=True)
+class LogComparison:
+    """An agent's own iteration log against the journal. `tampering` disqualifies; `notes` do not."""
 
-    def __init__(self, schema: bytes) -> None:
-        self._schema = schema
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self.fault: str | None = None
-        with self._lock:
-            self._start()
-
-    def check(self, answer: str) -> Checked:
-        """Check one answer, prefix included. An answer on which the process dies is not valid."""
-        with self._lock:
-            if self._process is None:
-                self._start()
-            result = self._ask(answer.strip().encode("utf-8", "replace"))
-        if result is None:
-            return Checked("the check took too much time or memory", "", "")
-        return Checked(result["error"], result["action"], result["key"])
-
-    def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            self._stop()
-
-    def _start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", str(PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-            cwd="/",
-            start_new_session=True,
-        )
-        result = self._ask(self._schema)
-        if result is None:
-            self.fault = "compiling the schema took too much time or memory"
-            self._schema = b""  # from here on only well-formedness is checked
-        elif self.fault is None:
-            self.fault = result["fault"] if self._schema.strip() else "there is no schema"
-
-    def _ask(self, data: bytes) -> dict[str, Any] | None:
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(len(data).to_bytes(4, "big") + data)
-            process.stdin.flush()
-            size = int.from_bytes(self._take(process, 4), "big")
-            return json.loads(self._take(process, size))  # type: ignore[no-any-return]
-        except (OSError, ValueError):
-            self._stop()
-            return None
-
-    def _take(self, process: subprocess.Popen[bytes], size: int) -> bytes:
-        deadline, data = time.monotonic() + _PATIENCE, b""
-        assert process.stdout is not None
-        while len(data) < size:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-                raise TimeoutError
-            part = process.stdout.raw.read(size - len(data))  # type: ignore[attr-defined]
-            if not part:
-                raise OSError("the process ended")
-            data += part
-        return data
-
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                try:
-                    if pipe:
-                        pipe.close()
-                except OSError:
-                    pass  # what was not taken is lost with the process
-
-
-_checkers: OrderedDict[str, AnswerChecker] = OrderedDict()
-_checkers_lock = threading.Lock()
-
-
-def checker(schema: bytes) -> AnswerChecker:
-    """The checker of a schema; kept for the next trial with the same one."""
-    name = hashlib.sha256(schema).hexdigest()
-    with _checkers_lock:
-        if name not in _checkers:
-            if not _checkers:
-                atexit.register(close_checkers)
-            _checkers[name] = AnswerChecker(schema)
-        _checkers.move_to_end(name)
-        while len(_checkers) > _KEPT:
-            _checkers.popitem(last=False)[1].close()
-        return _checkers[name]
-
-
-def close_checkers() -> None:
-    """End all processes of `checker`; a later call starts new ones."""
-    with _checkers_lock:
-        while _checkers:
-            _checkers.popitem()[1].close()
-
-
-def schema_fault(schema: bytes) -> str | None:
-    """Why answers can't be guided by this schema, or None."""
-    return checker(schema).fault
+    tampering: str | None
+    notes: tuple[str, ...]
 
 
 def answered(exchange: Exchange) -> bool:
@@ -171,7 +72,7 @@ def valid(exchange: Exchange, schema: bytes) -> bool:
     return answered(exchange) and checker(schema).check(exchange.asked.prefix + exchange.reply).error is None
 
 
-def metrics(journal: Journal, schema: bytes) -> AnswerMetrics:
+def measure(journal: Journal, schema: bytes) -> AnswerMetrics:
     """Parse errors, repeated actions, deletes and context growth of a journal, judged by the candidate's schema."""
     check = checker(schema)
     seen: set[str] = set()
@@ -189,5 +90,61 @@ def metrics(journal: Journal, schema: bytes) -> AnswerMetrics:
         repeated += result.key in seen and result.action != "read_stdin"
         seen.add(result.key)
     growth = (sizes[-1] - sizes[0]) / (len(sizes) - 1) if len(sizes) > 1 else 0.0
-    note = f"answers were only checked for well-formedness: {check.fault}" if check.fault else None
-    return AnswerMetrics(len(sizes), errors, repeated, deletes, growth, note)
+    notes = (f"answers were only checked for well-formedness: {check.fault}",) if check.fault else ()
+    return AnswerMetrics(len(sizes), errors, repeated, deletes, growth, notes)
+
+
+def tampering(journal: Journal, log: Iterable[tuple[str, bytes]]) -> str | None:
+    """Evidence, in words, that the agent's own log holds an answer that no engine gave; None if there is none.
+
+    `log`: name and content of each iteration file in the trial's own upper, read safely by the caller.
+    """
+    return compare_log(journal, log).tampering
+
+
+def compare_log(journal: Journal, log: Iterable[tuple[str, bytes]]) -> LogComparison:
+    """Every logged answer must be one that was given, whole or in part, with or without the prefix."""
+    given = [exchange.asked.prefix + exchange.reply for exchange in journal.replies() if exchange.kind == "infer"]
+    exact = {_normal(text) for text in given}
+    loose: list[str] | None = None
+    logged = strange = 0
+    for name, content in log:
+        answer = _logged_answer(content)
+        if answer is None:
+            strange += 1
+            continue
+        logged += 1
+        if _normal(answer) in exact:
+            continue
+        loose = loose if loose is not None else [_plain(text) for text in given]
+        wanted = _plain(answer)
+        if not any(wanted in text for text in loose):
+            shown = one_line(answer, 120)
+            where = one_line(name, 80)
+            return LogComparison(f"its iteration log ({where}) holds an answer that no engine gave: {shown!r}", ())
+    notes = []
+    if strange:
+        notes.append(f"{strange} files of the agent's own log have another format")
+    if logged < len(given):
+        notes.append(f"{len(given) - logged} of {len(given)} answers are not in the agent's own log")
+    return LogComparison(None, tuple(notes))
+
+
+def _logged_answer(content: bytes) -> str | None:
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True, encoding="utf-8"
+    )
+    try:
+        root = etree.fromstring(content, parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return None
+    response = root.find("response") if root.tag == "iteration" else None
+    return None if response is None else "".join(map(str, response.itertext()))
+
+
+def _normal(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def _plain(text: str) -> str:
+    return _normal(_UNFIT.sub("", _ESCAPES.sub("", text)))

@@ -34,6 +34,7 @@ from orchestrator.protocol import (
 MAX_BAD = 100  # refused requests between two answers, then the line is closed
 MAX_FAULTS = 3  # engine failures in a row, then the line is closed
 _MEMO = 64  # token counts that are remembered
+_SUSPECT = 5.0  # seconds without a byte from the engine after which a cancelled request makes it suspect
 _PROBE = 3.0  # seconds for the look at whether the engine answers anyone
 _numbers = itertools.count(1)
 
@@ -265,6 +266,8 @@ class Line:
     def _finish(self, answer: Answer) -> None:
         """The end of a reply, after it was recorded."""
         if answer.hung_up:
+            if answer.silent > _SUSPECT:
+                self._probe()  # ended while it waited: was it the engine that answers nothing?
             raise HungUp
         if answer.error is None:
             self._bad = self._failed = 0

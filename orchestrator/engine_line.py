@@ -29,6 +29,7 @@ class Answer:
     usage: EngineUsage | None
     fault: str | None = None
     hung_up: bool = False  # the instance went away: the generation was cancelled
+    silent: float = 0.0  # seconds since the engine's last byte, when the instance went away
 
 
 class _Fault(Exception):
@@ -66,7 +67,8 @@ class EngineLine:
                     return Answer("", None, None, hung_up=True)
             except HungUp:
                 self.drop()  # closing the line cancels the generation
-                return Answer("".join(given), None, None, hung_up=True)
+                silent = time.monotonic() - (self.heard or time.monotonic())
+                return Answer("".join(given), None, None, hung_up=True, silent=silent)
             else:
                 return self._answer(reader, "".join(given))
             finally:
