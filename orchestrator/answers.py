@@ -24,7 +24,7 @@ __all__ = [
     "checker",
     "close_checkers",
     "compare_log",
-    "measure",
+    "metrics",
     "schema_fault",
     "tampering",
     "valid",
@@ -43,7 +43,7 @@ class AnswerMetrics:
     """Counts over the answered inferences of a journal.
 
     `repeated_actions`: valid actions that equal an earlier one of the journal (`read_stdin` aside). `context_growth`:
-    bytes by which a request grew per inference, first to last. `notes`: what could not be judged, and why.
+    bytes by which a request grew per inference, first to last. `note`: what could not be judged, and why.
     """
 
     answers: int
@@ -51,7 +51,7 @@ class AnswerMetrics:
     repeated_actions: int
     deletes: int
     context_growth: float
-    notes: tuple[str, ...] = ()
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def valid(exchange: Exchange, schema: bytes) -> bool:
     return answered(exchange) and checker(schema).check(exchange.asked.prefix + exchange.reply).error is None
 
 
-def measure(journal: Journal, schema: bytes) -> AnswerMetrics:
+def metrics(journal: Journal, schema: bytes) -> AnswerMetrics:
     """Parse errors, repeated actions, deletes and context growth of a journal, judged by the candidate's schema."""
     check = checker(schema)
     seen: set[str] = set()
@@ -90,8 +90,8 @@ def measure(journal: Journal, schema: bytes) -> AnswerMetrics:
         repeated += result.key in seen and result.action != "read_stdin"
         seen.add(result.key)
     growth = (sizes[-1] - sizes[0]) / (len(sizes) - 1) if len(sizes) > 1 else 0.0
-    notes = (f"answers were only checked for well-formedness: {check.fault}",) if check.fault else ()
-    return AnswerMetrics(len(sizes), errors, repeated, deletes, growth, notes)
+    note = f"answers were only checked for well-formedness: {check.fault}" if check.fault else None
+    return AnswerMetrics(len(sizes), errors, repeated, deletes, growth, note)
 
 
 def tampering(journal: Journal, log: Iterable[tuple[str, bytes]]) -> str | None:
