@@ -10,7 +10,7 @@ from typing import Literal
 
 Request = Literal["stop", "restart"]
 
-STOP_GRACE = 8.0  # seconds; the contract gives 10 from SIGTERM to the end, saving the state included
+STOP_GRACE = 7.0  # seconds; the contract gives 10 from SIGTERM to the end, saving the state included
 RESTART_PATIENCE = 45.0  # seconds; a promotion is given up after 60
 RESTART_FORGOTTEN = 58.0  # seconds; whoever asked no longer waits, and 42 would count as a crash
 

@@ -249,7 +249,8 @@ def test_an_engine_that_dies_is_started_again(agent) -> None:  # type: ignore[no
 
 
 def test_a_full_disk_is_told(agent) -> None:  # type: ignore[no-untyped-def]
-    process = agent.start([{"wait": 0.5, "then": "<reasoning>x</reasoning>"}, "<reasoning>y</reasoning>", "<stop/>"])
+    slow = [{"wait": 0.5, "then": f"<reasoning>{name}</reasoning>"} for name in "xy"]
+    process = agent.start([*slow, "<stop/>"])
     agent.asked(1)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))  # as a quota: writes fail
     agent.asked(2)
