@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import candidates
 from orchestrator.campaign_view import BASELINE, ArmRow, CampaignView, TaskRow
 from orchestrator.config import Agent, Campaign, Engine, Settings, load_campaign, load_settings
-from orchestrator.errors import ConfigError, Failed, Refused, SiaError
+from orchestrator.errors import ConfigError, Failed, Refused, SiaError, UsageError
 from orchestrator.repository import Repository
 from orchestrator.task_files import content_key
 from orchestrator.tasks import Task, find_tasks, load_task
@@ -149,10 +149,11 @@ def with_conformance(setup: Setup, host: Host, say: Say) -> Setup:
 
 
 def _tasks(campaign: Campaign, root: Path, file: Path) -> tuple[Task, ...]:
-    tasks = tuple(find_tasks(campaign.tasks, root))
-    if not tasks:
-        patterns = ", ".join(repr(pattern) for pattern in campaign.tasks)
-        raise ConfigError(f"no task matches {patterns}", where=str(file), fix=f"paths are relative to {root}")
+    try:
+        tasks = tuple(find_tasks(campaign.tasks, root))
+    except UsageError as error:  # a pattern that names no task: here it is the file that is wrong
+        fix = f"{error.fix}; paths are relative to {root}"
+        raise ConfigError(f"tasks: {error.what}", where=str(file), fix=fix) from None
     names = [task.name for task in tasks]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
