@@ -44,13 +44,29 @@ class Exposure:
         self.state, self.uid, self.neutral, self._request = state, uid, neutral, request
         self._lock = threading.Lock()
         self._mounts: dict[Path, tuple[Identity, Path]] = {}
+        self._lent: set[Path] = set()
         self._count = 0
         self._state_place = self._expose(state)
+
+    def lend(self, path: Path) -> None:
+        """From now on, `place(path)` is a view in which the sandbox uid owns what the directory's owner owns.
+
+        Raises SandboxFailed where the kernel or the file system has no id-mapped mounts.
+        """
+        real = path.resolve()
+        self._lent.add(real)
+        try:
+            self._expose(real)
+        except SandboxFailed:
+            self._lent.discard(real)
+            raise
 
     def place(self, path: Path) -> Path:
         """Where the spawner's children find `path`. Raises SandboxFailed if it does not exist."""
         try:
             real = path.resolve(strict=True)
+            if real in self._lent:
+                return self._expose(real)
             if real.is_relative_to(self.state) and reachable(real, self.uid, self.state):
                 return self._state_place / real.relative_to(self.state)
             if reachable(real, self.uid):
@@ -76,7 +92,9 @@ class Exposure:
                 self._request({"unbind": str(known[1])})
             dest = self.neutral / str(self._count)
             self._count += 1
-            error = self._request({"bind": str(real), "at": str(dest), "directory": stat.S_ISDIR(found.st_mode)})
+            message = {"bind": str(real), "at": str(dest), "directory": stat.S_ISDIR(found.st_mode)}
+            owner = [found.st_uid, found.st_gid] if real in self._lent else None
+            error = self._request({**message, "owner": owner})
             if error:
                 raise SandboxFailed(f"can't be shown in a sandbox ({error})", where=str(real))
             self._mounts[real] = identity, dest

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import arguments, bwrap, filter, memory, runner
+from sandbox import arguments, bwrap, filesystems, filter, memory, runner
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
@@ -85,11 +85,20 @@ class Host:
         """The path under which bwrap reaches `path`."""
         return self.exposure.place(path) if self.exposure else path.resolve()
 
+    def lend(self, path: Path) -> None:
+        """Let sandboxes use somebody else's directory as a lower layer as if it was theirs; nothing of it changes.
+
+        Only needed as root. Raises SandboxFailed where this kernel or file system can't (copy and `own` it then).
+        """
+        if self.exposure:
+            self.exposure.lend(path)
+
     def make_upper(self, parent: Path, name: str) -> tuple[Path, Path]:
         """Create `parent/name/{upper,work}` for the sandbox uid, in a directory that is 0700; return both."""
         top = parent / name
         try:
             parent.mkdir(parents=True, exist_ok=True)
+            filesystems.check_upper(parent)
             top.mkdir(mode=0o700)
             upper, work = top / "upper", top / "work"
             upper.mkdir(mode=0o755)

@@ -8,12 +8,14 @@ so nothing of the supervisor can leak into a sandbox. It dies with the superviso
 Messages are JSON in SOCK_SEQPACKET packets, descriptors by SCM_RIGHTS:
   {"launch": id, "program": path, "argv": […], "targets": [fd…], "limits": {…}, "groups": [path…]}   no answer
   {"kill": id}                                                                                       no answer
-  {"bind": source, "at": dest, "directory": bool} · {"unbind": dest} · {"copy": {dest: source}}      {"error": …|null}
+  {"bind": source, "at": dest, "directory": bool, "owner": [uid, gid]|null}
+  {"unbind": dest} · {"copy": {dest: source}}                       these three answer {"error": …|null}
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -28,6 +30,9 @@ PR_SET_PDEATHSIG = 1
 CLONE_NEWNS = 0x00020000
 MS_NOSUID, MS_NODEV, MS_REC, MS_SLAVE, MS_BIND = 2, 4, 0x4000, 0x80000, 0x1000
 MNT_DETACH = 2
+CLONE_NEWUSER = 0x10000000
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
+AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH, MOUNT_ATTR_IDMAP = -100, 0x1000, 1, 4, 0x100000
 MAX_PACKET = 1 << 20
 MAX_DESCRIPTORS = 200
 HIGH = 512  # received descriptors are parked above every target number
@@ -116,6 +121,9 @@ class Spawner:
         try:
             if "bind" in message:
                 self.bind(message["bind"], message["at"], message["directory"])
+                if message.get("owner") and self.uid is not None:
+                    uid, gid = message["owner"]
+                    map_owner(message["at"], uid, gid, self.uid)
             elif "unbind" in message:
                 check(libc.umount2(os.fsencode(message["unbind"]), MNT_DETACH), message["unbind"])
             else:
@@ -169,6 +177,44 @@ class Spawner:
             os.setresgid(self.uid, self.uid, self.uid)
             os.setresuid(self.uid, self.uid, self.uid)
         os.execve(message["program"], message["argv"], {})
+
+
+class MountAttributes(ctypes.Structure):
+    """struct mount_attr."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns"))
+
+
+def map_owner(place: str, uid: int, gid: int, to: int) -> None:
+    """Replace the mount at `place` by an id-mapped one, in which files of `uid`/`gid` are owned by `to`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        code = libc.unshare(CLONE_NEWUSER)
+        os.write(write, b"x" if code == 0 else b"!")
+        signal.pause()
+        os._exit(0)
+    try:
+        if os.read(read, 1) != b"x":
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), "user namespace")
+        for name, number in (("uid_map", uid), ("gid_map", gid)):
+            with open(f"/proc/{child}/{name}", "wb", buffering=0) as file:
+                file.write(b"%d %d 1" % (number, to))
+        namespace = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        tree = libc.syscall(OPEN_TREE, AT_FDCWD, os.fsencode(place), OPEN_TREE_CLONE | os.O_CLOEXEC)
+        check(min(tree, 0), place)
+        attributes = MountAttributes(MOUNT_ATTR_IDMAP, 0, 0, namespace)
+        size = ctypes.c_size_t(ctypes.sizeof(attributes))
+        check(libc.syscall(MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, ctypes.byref(attributes), size), place)
+        check(libc.umount2(os.fsencode(place), MNT_DETACH), place)
+        check(libc.syscall(MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(place), MOVE_MOUNT_F_EMPTY_PATH), place)
+        os.close(tree)
+        os.close(namespace)
+    finally:
+        os.close(read)
+        os.close(write)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def copy_program(source: str, dest: str) -> None:

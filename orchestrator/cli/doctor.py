@@ -1,0 +1,52 @@
+"""`sia doctor`: what this machine can and cannot isolate, and how to fix it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsonlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from orchestrator import home as homes
+from orchestrator.errors import UsageError
+from orchestrator.untrusted import printable
+from sandbox import doctor as examination
+
+MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
+
+
+def doctor(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+    """Examine this machine: every protection is tried in a real sandbox. Exit code 1 if something needed is missing.
+
+    Inside a repository, the state directory (.sia or SIA_HOME) is examined too; else a temporary one.
+
+    Parameters
+    ----------
+    json
+        Print the findings as JSON.
+    """
+    try:
+        state = homes.open_home().run
+        return _report(examination.examine(state), json=json)
+    except UsageError:  # not inside a repository
+        with tempfile.TemporaryDirectory(prefix="sia-doctor-") as directory:
+            Path(directory).chmod(0o711)
+            return _report(examination.examine(Path(directory)), json=json)
+
+
+def _report(findings: list[examination.Finding], *, json: bool) -> int:
+    failed = [finding for finding in findings if finding.state == "fail"]
+    if json:
+        print(jsonlib.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        return 1 if failed else 0
+    for finding in findings:
+        print(f"{MARKS[finding.state]}  {finding.topic}: {printable(finding.detail)}")
+        if finding.fix and finding.state != "ok":
+            print("".join(f"      {line}\n" for line in f"fix: {finding.fix}".splitlines()), end="")
+    if failed:
+        print("No sandbox will be started here until the failures above are fixed.", file=sys.stderr)
+    return 1 if failed else 0

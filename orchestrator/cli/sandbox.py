@@ -1,0 +1,177 @@
+"""`sia sandbox run`: any command in a sandbox over the current directory, and what it changed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json as jsonlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from orchestrator.errors import UsageError
+from orchestrator.untrusted import printable
+from sandbox import advice, filesystems, layers
+from sandbox.diff import Change, diff
+from sandbox.errors import CannotIsolate, SandboxFailed
+from sandbox.host import Host
+from sandbox.process import Outcome, Sandbox
+from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
+
+LISTED = 200  # changes shown to a person
+GRACE = 5.0  # seconds between Ctrl-C and the end
+COPY_LIMIT = 4 << 30
+SIGNS = {"added": "+", "modified": "M", "deleted": "-", "type": "T", "mode": "m"}
+
+
+def run(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    network: Literal["none", "host"] = "none",
+    ro: Annotated[tuple[Path, ...], Parameter(negative="")] = (),
+    memory_mb: int = 2048,
+    processes: int = 256,
+    seconds: float | None = None,
+    workdir: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run COMMAND in a sandbox over the current directory. The directory itself is never written.
+
+    The exit code is the command's (128 + n after signal n). What it changed is listed on stderr afterwards.
+
+    Parameters
+    ----------
+    command
+        The command and its arguments, after `--`.
+    network
+        "none": no network at all; "host": this machine's.
+    ro
+        A further path to show, read-only. May be given several times.
+    memory_mb
+        Memory of all its processes together.
+    processes
+        Processes at the same time.
+    seconds
+        Wall clock time. Default: unlimited.
+    workdir
+        The directory to run in, instead of the current one.
+    json
+        Print the outcome and the changes as one line of JSON on stdout, after the command's own output.
+    """
+    if not command:
+        raise UsageError("no command given", fix="sia sandbox run -- COMMAND [ARGUMENT…]")
+    if min(memory_mb, processes) <= 0 or (seconds is not None and seconds <= 0):
+        raise UsageError("limits must be above 0", where="sia sandbox run")
+    lower = (workdir or Path.cwd()).resolve()
+    if not lower.is_dir():
+        raise UsageError("there is no such directory", where=str(lower))
+    limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
+    with _scratch(lower) as scratch, Host.detect(scratch / "state") as host:
+        layer = _layer(host, lower, scratch)
+        upper, work = host.make_upper(scratch / "state", "0")
+        python = Path(sys.executable)
+        spec = SandboxSpec(
+            command=command,
+            workdir=str(lower),
+            env={"PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", "TERM": os.environ.get("TERM", "dumb")},
+            binds=tuple(Bind(path.resolve(), str(path.resolve())) for path in _existing(ro)),
+            overlays=(Overlay(str(lower), (layer,), upper, work),),
+            limits=limits,
+            python=python,
+            network=network,
+        )
+        outcome = _attend(host, spec)
+        changes = list(diff((layer,), upper))
+        host.remove(scratch / "state" / "0")
+    _report(outcome, changes, limits, json=json)
+    return _exit_code(outcome)
+
+
+def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    for path in paths:
+        if not path.exists():
+            raise UsageError("there is no such file or directory", where=str(path))
+    return paths
+
+
+@contextlib.contextmanager
+def _scratch(lower: Path) -> Iterator[Path]:
+    """A directory for the upper: outside the directory that it covers, and on a file system that can hold one."""
+    refused = ""
+    for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")):
+        if place.is_dir() and os.access(place, os.W_OK) and not place.resolve().is_relative_to(lower):
+            try:
+                filesystems.check_upper(place)
+            except CannotIsolate as error:
+                refused = f"{refused}{error.where}: {error.what}; "
+                continue
+            with tempfile.TemporaryDirectory(prefix="sia-sandbox-", dir=place) as directory:
+                Path(directory).chmod(0o711)
+                yield Path(directory)
+            return
+    where = refused.rstrip("; ") or str(lower)
+    raise CannotIsolate("there is no place for the sandbox's own files", where=where, fix="set TMPDIR to a local disk")
+
+
+def _layer(host: Host, lower: Path, scratch: Path) -> Path:
+    """The directory as the sandbox's uid may own it: as root an id-mapped view, else (old kernels) a copy."""
+    try:
+        host.lend(lower)
+    except SandboxFailed:
+        print("sia: this file system has no id-mapped mounts; working on a copy of the directory", file=sys.stderr)
+        layers.materialise((lower,), None, scratch / "copy", COPY_LIMIT)
+        host.own(scratch / "copy")
+        return scratch / "copy"
+    return lower
+
+
+def _attend(host: Host, spec: SandboxSpec) -> Outcome:
+    """Run it to its end; TERM is passed on, Ctrl-C too, and then ends it."""
+    sys.stdout.flush()
+    with Sandbox.start(host, spec, stdin=0, stdout=1, stderr=2) as sandbox:
+        before = signal.signal(signal.SIGTERM, lambda *_: sandbox.signal(signal.SIGTERM))
+        try:
+            outcome = sandbox.wait()
+        except KeyboardInterrupt:
+            sandbox.signal(signal.SIGINT)
+            outcome = sandbox.wait(GRACE)
+            if outcome is None:
+                sandbox.kill()
+                outcome = sandbox.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    assert outcome is not None
+    if outcome.setup_error is not None:
+        found = advice.advise(outcome.setup_error, host.bwrap)
+        raise CannotIsolate(f"{found.cause}: {printable(outcome.setup_error)}", fix=found.fix)
+    return outcome
+
+
+def _exit_code(outcome: Outcome) -> int:
+    return outcome.exit_code if outcome.exit_code is not None else 128 + (outcome.signal or 9)
+
+
+def _report(outcome: Outcome, changes: list[Change], limits: Limits, *, json: bool) -> None:
+    if json:
+        record = {**dataclasses.asdict(outcome), "changes": [dataclasses.asdict(change) for change in changes]}
+        print(jsonlib.dumps(record), flush=True)
+        return
+    if outcome.limit is not None:
+        bounds = {
+            "memory": f"{limits.memory_mb} MB of memory",
+            "processes": f"{limits.processes} processes",
+            "seconds": f"{limits.seconds:g} s" if limits.seconds else "",
+            "disk": f"{limits.disk_mb} MB of disk",
+            "inodes": f"{limits.inodes} files",
+        }
+        print(f"sia: ended by the limit of {bounds[outcome.limit]}", file=sys.stderr)
+    for change in changes[:LISTED]:
+        slash = "/" if change.is_directory else ""
+        print(f"{SIGNS[change.kind]} {printable(change.path)}{slash}", file=sys.stderr)
+    if len(changes) > LISTED:
+        print(f"… and {len(changes) - LISTED} more changes (all of them with --json)", file=sys.stderr)
