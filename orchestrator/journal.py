@@ -151,6 +151,11 @@ class Journal:
         for stored in self.store.entries(self.id):
             yield self._exchange(stored, full=True)
 
+    def get(self, number: int) -> Exchange | None:
+        """One exchange by its number, with its texts; None if there is none."""
+        stored = next(self.store.entries(self.id, number - 1), None)
+        return self._exchange(stored, full=True) if stored and stored.n == number else None
+
     def replies(self) -> Iterator[Exchange]:
         """All exchanges without the requests' texts (those are empty): cheap."""
         for stored in self.store.entries(self.id):
