@@ -30,15 +30,15 @@ STYLES = {
 }
 
 
-def verdict_table(verdicts: Mapping[str, Mapping[str, Any]], title: str = "") -> Table:
-    """Verdicts (`Verdict` as dicts, by candidate) with their numbers and reasons."""
-    table = Table(title=title or None, title_justify="left", show_lines=False, expand=False)
+def verdict_table(verdicts: Mapping[str, Mapping[str, Any]], title: str = "") -> RenderableType:
+    """Verdicts (`Verdict` as dicts, by candidate) with their numbers, and below it the reasons. Fits 80 columns."""
+    table = Table(title=title or None, title_justify="left")
     table.add_column("candidate", overflow="fold")
     table.add_column("verdict", no_wrap=True)
-    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("difference", justify="right", overflow="fold")
     table.add_column("p (Holm)", justify="right", no_wrap=True)
     table.add_column("won/lost/tied", justify="right", no_wrap=True)
-    table.add_column("why", ratio=1, overflow="fold")
+    reasons = Table.grid(padding=(0, 1))
     for arm, verdict in verdicts.items():
         name = verdict["verdict"]
         counted = f"{verdict['wins']}/{verdict['losses']}/{verdict['ties']}" if verdict["tasks"] else "–"
@@ -48,9 +48,10 @@ def verdict_table(verdicts: Mapping[str, Mapping[str, Any]], title: str = "") ->
             Text(difference(verdict)),
             Text(f"{verdict['p_adjusted']:.3g}" if verdict["p_adjusted"] is not None else "–"),
             Text(counted),
-            Text("\n".join(one_line(reason, 400) for reason in verdict["reasons"])),
         )
-    return table
+        said = Text("; ".join(one_line(reason, 400) for reason in verdict["reasons"]), overflow="fold")
+        reasons.add_row(Text(f"{one_line(arm, 60)}:", style=STYLES.get(name, "")), said)
+    return Group(table, reasons)
 
 
 def difference(verdict: Mapping[str, Any]) -> str:
