@@ -1,0 +1,295 @@
+"""Does a program keep the contract of instances (docs/contract.md)? Found out from outside, in a real sandbox.
+
+Three short runs: a conversation that ends with a request to restart; a second start with the same data; and one that
+finds its budget used up. What a step needs of an agent's own actions is asked only if its schema has that action.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from orchestrator.conformance_peer import Peer, Prompt, Silent
+from orchestrator.instances import AGENT_DATA, DATA_DIRECTORIES, Instance, InstanceSetup
+from orchestrator.untrusted import one_line
+from sandbox.spec import Limits, Overlay
+
+if TYPE_CHECKING:
+    from orchestrator.agent_build import AgentBuild
+    from orchestrator.broker import Line
+    from sandbox.host import Host
+    from sandbox.process import Outcome
+
+WORKDIR = "/app"
+FIRST_SECONDS = 30.0  # from the launch to the first request for an answer
+NEXT_SECONDS = 20.0  # from an answer to the next request
+BACKGROUND_SECONDS = 10.0  # the same, where a background child holds the script's pipes for longer
+END_SECONDS = 10.0  # from a signal to the end of the process (docs/contract.md)
+_STDERR_TAIL = 300  # characters of the instance's own log in an explanation
+
+TITLES = {
+    "19": "asks its engine on the socket SIA_ENGINE_FD",
+    "15": "sends requests of the engine protocol, and nothing else",
+    "5a": "reads the user's message from standard input",
+    "5b": "writes its answer to standard output as UTF-8 text",
+    "6": "runs a script in the task's directory and shows its output",
+    "8": "keeps PYTHONPATH and SIA_ENGINE_FD away from scripts",
+    "7": "does not wait for what a script leaves in the background",
+    "10": "goes on after an answer that is not an action",
+    "12": "goes on after answers of any bytes and size",
+    "34a": "SIGUSR1: finishes the iteration, exits with code 42",
+    "35": "takes up its saved state at the next start",
+    "34b": "SIGTERM: finishes within 10 s, exits with code 0",
+    "19b": "exits with code 0 when its budget is used up",
+}
+HOSTILE = (
+    "\x00\x1b[2J\ufffe",
+    "<stop/><stop/>",
+    '<!DOCTYPE a [<!ENTITY b "c">]><reasoning>&b;</reasoning>',
+    "<reasoning>" + "x" * 2_000_000,
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of the contract and whether it was kept. `detail` says what was seen instead, or why not asked."""
+
+    number: str
+    title: str
+    passed: bool
+    detail: str = ""
+
+
+@dataclass
+class _Findings:
+    """Results as they come in; what was never reached counts as broken."""
+
+    seen: dict[str, Check] = field(default_factory=dict)
+    ended: str = ""
+
+    def note(self, number: str, passed: bool, detail: str = "") -> bool:
+        if number not in self.seen or not passed:
+            self.seen[number] = Check(number, TITLES[number], passed, one_line(detail))
+        return passed
+
+    def all(self) -> list[Check]:
+        reason = f"not reached: {self.ended}" if self.ended else "not reached"
+        return [self.seen.get(number, Check(number, title, False, reason)) for number, title in TITLES.items()]
+
+
+def check(host: Host, build: AgentBuild, only: Sequence[str] | None = None) -> list[Check]:
+    """Run the checks (all, or those whose numbers are in `only`), in the order of TITLES. Takes a second or three.
+
+    Never raises for what the program does; raises SiaError if no sandbox can be started.
+    """
+    findings = _Findings()
+    directory = host.state / "conformance" / secrets.token_hex(4)
+    directory.mkdir(parents=True)
+    try:
+        laboratory = _Laboratory(host, build, directory, findings)
+        with ThreadPoolExecutor(1, thread_name_prefix="conformance") as pool:
+            spent = pool.submit(laboratory.budget)
+            laboratory.conversation()
+            spent.result()
+    finally:
+        host.remove(directory / "layers")
+        shutil.rmtree(directory, ignore_errors=True)
+    return [item for item in findings.all() if only is None or item.number in only]
+
+
+class _Laboratory:
+    """The runs of one check."""
+
+    def __init__(self, host: Host, build: AgentBuild, directory: Path, findings: _Findings) -> None:
+        self._host, self._build, self._directory, self._findings = host, build, directory, findings
+        self._mark = secrets.token_hex(5)
+        self._actions = set(re.findall(rb"<(?:\w+:)?element\s+name=[\"'](\w+)[\"']", build.schema))
+        lower = directory / "lower"
+        for name in ("app", *(f"data/{name}" for name in DATA_DIRECTORIES)):
+            (lower / name).mkdir(parents=True, exist_ok=True)
+        host.own(lower)
+
+    def conversation(self) -> None:
+        """Everything that an ordinary run shows, a restart in the middle of it, and the orderly end."""
+        findings, overlays = self._findings, self._overlays("main")
+        with self._launch(overlays, "main") as run:
+            run.instance.send(f"message-{self._mark} ü\n".encode())
+            if not self._guarded(run, self._first_run):
+                return
+        shown = any(f"message-{self._mark}" in prompt.text for prompt in run.peer.prompts)
+        with self._launch(overlays, "again") as run:
+            self._guarded(run, lambda again: self._second_run(again, shown))
+        if not findings.seen.get("15"):
+            findings.note("15", True)
+
+    def budget(self) -> None:
+        """The first inference is refused: the agent has to end in order."""
+        with self._launch(self._overlays("budget"), "budget") as run:
+            try:
+                run.prompt(FIRST_SECONDS)
+                run.peer.error("budget", "all 0 iterations are used")
+            except Silent as silent:
+                self._findings.note("19b", False, f"it was not asked: {run.why(silent)}")
+                return
+            self._ends("19b", run, 0)
+
+    def _first_run(self, run: _Run) -> None:
+        findings, mark = self._findings, self._mark
+        run.prompt(FIRST_SECONDS)
+        findings.note("19", True)
+        if self._can("read_stdin", "5a"):
+            text = run.ask("<read_stdin/>").text
+            findings.note("5a", f"message-{mark}" in text, "the message is not in the prompt after <read_stdin/>")
+        if self._can("write_stdout", "5b"):
+            run.ask(f"<write_stdout>answer-{mark} ü€</write_stdout>")
+            wanted = f"answer-{mark} ü€".encode()
+            findings.note("5b", run.printed(wanted), f"standard output holds {bytes(run.out[-80:])!r}")
+        if self._can("single", "6", "7", "8"):
+            self._script(run)
+        run.ask("<single>never closed")
+        findings.note("10", True)
+        for answer in HOSTILE:
+            run.ask(answer)
+        findings.note("12", True)
+        run.instance.request_restart()
+        time.sleep(0.05)  # the signal is there before the answer that ends the iteration
+        run.peer.answer("<reasoning>the end of this iteration</reasoning>")
+        self._ends("34a", run, 42)
+
+    def _script(self, run: _Run) -> None:
+        """A script that says where it is and what it inherited, and leaves a child that holds its pipes."""
+        findings, number = self._findings, secrets.randbelow(10**6)
+        script = f'pwd; echo "mark-$(({number}+1))-"; echo "<$PYTHONPATH|$SIA_ENGINE_FD>"; sleep 25 &'
+        begin = time.monotonic()
+        text = run.ask(f"<single><![CDATA[{script}]]></single>").text
+        seconds = time.monotonic() - begin
+        findings.note("7", seconds < BACKGROUND_SECONDS, f"the next request came after {seconds:.0f} s")
+        shown = f"mark-{number + 1}-" in text
+        findings.note("6", shown and WORKDIR in text, "the script's output is not in the next prompt")
+        inherited = "/root/sia|" in text or re.search(r"\|\d+>|\|\d+&gt;", text) is not None
+        findings.note("8", shown and not inherited, "a script inherits them")
+
+    def _second_run(self, run: _Run, shown: bool) -> None:
+        first = run.prompt(FIRST_SECONDS)
+        kept = not shown or f"message-{self._mark}" in first.text
+        self._findings.note("35", kept, "what it knew before the restart is not in its first prompt")
+        answer = threading.Timer(0.05, run.last_answer)  # after the signal: the answer that it may still finish
+        answer.start()
+        outcome = run.instance.terminate(END_SECONDS)
+        answer.join()
+        seen = ending(outcome) if outcome.signal is None else f"still running after {END_SECONDS:g} s"
+        self._findings.note("34b", outcome.exit_code == 0, f"{seen} instead of code 0{run.log()}")
+
+    def _can(self, action: str, *numbers: str) -> bool:
+        """Whether the schema has the action; if not, what needs it is not asked."""
+        if not self._build.schema or action.encode() in self._actions:
+            return True
+        for number in numbers:
+            self._findings.note(number, True, f"not asked: its schema has no <{action}>")
+        return False
+
+    def _ends(self, number: str, run: _Run, code: int) -> None:
+        """The process ends in time and with `code`."""
+        outcome = run.instance.wait(END_SECONDS)
+        if outcome is None:
+            self._findings.note(number, False, f"it still runs after {END_SECONDS:g} s")
+        else:
+            self._findings.note(
+                number, outcome.exit_code == code, f"{ending(outcome)} instead of code {code}{run.log()}"
+            )
+
+    def _guarded(self, run: _Run, steps: Callable[[_Run], None]) -> bool:
+        """Carry out steps; silence or bad requests end them, and say why the rest was not reached."""
+        try:
+            steps(run)
+        except Silent as silent:
+            self._findings.ended = run.why(silent)
+            for number in ("19", "10", "12", "35"):  # the first of these that is open is the one that broke
+                if number not in self._findings.seen:
+                    self._findings.note(number, False, self._findings.ended)
+                    break
+            return False
+        finally:
+            if run.peer.faults:
+                self._findings.note("15", False, run.peer.faults[0])
+        return True
+
+    def _overlays(self, name: str) -> tuple[Overlay, ...]:
+        lower, layers = self._directory / "lower", self._directory / "layers"
+        return (
+            Overlay(WORKDIR, (lower / "app",), *self._host.make_upper(layers, f"{name}-app")),
+            Overlay(AGENT_DATA, (lower / "data",), *self._host.make_upper(layers, f"{name}-data")),
+        )
+
+    @contextmanager
+    def _launch(self, overlays: tuple[Overlay, ...], name: str) -> Iterator[_Run]:
+        """A running instance with its engine end."""
+        peer, out, log = Peer(), bytearray(), self._directory / f"{name}.log"
+        setup = InstanceSetup(self._build, WORKDIR, overlays, {}, Limits(seconds=120.0))
+        try:
+            with Instance.start(self._host, setup, cast("Line", peer), None, out.extend, log) as instance:
+                yield _Run(instance, peer, out, log)
+        finally:
+            peer.close()
+
+
+@dataclass
+class _Run:
+    """One launch, while it lasts."""
+
+    instance: Instance
+    peer: Peer
+    out: bytearray
+    _log: Path
+
+    def prompt(self, seconds: float) -> Prompt:
+        return self.peer.prompt(seconds)
+
+    def ask(self, answer: str) -> Prompt:
+        """Give an answer and wait for the request that follows it."""
+        self.peer.answer(answer)
+        return self.prompt(NEXT_SECONDS)
+
+    def last_answer(self) -> None:
+        """An answer that nothing has to follow."""
+        with contextlib.suppress(Silent):
+            self.peer.answer("<reasoning>the last one</reasoning>")
+
+    def printed(self, wanted: bytes) -> bool:
+        """Whether standard output holds `wanted` within two seconds."""
+        end = time.monotonic() + 2.0
+        while wanted not in self.out and time.monotonic() < end:
+            time.sleep(0.01)
+        return wanted in self.out
+
+    def why(self, silent: Silent) -> str:
+        """Why no request came: how the process ended, and the end of its own log."""
+        outcome = self.instance.wait(1.0)
+        return (f"it ended with {ending(outcome)}" if outcome else str(silent)) + self.log()
+
+    def log(self) -> str:
+        """The last words of its standard error, for an explanation."""
+        try:
+            text = self._log.read_bytes()[-4000:].decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+        return f"; its log ends: {one_line(text[-_STDERR_TAIL:], _STDERR_TAIL)}" if text else ""
+
+
+def ending(outcome: Outcome) -> str:
+    """How a process ended, in words."""
+    if outcome.setup_error is not None:
+        return f"a sandbox that could not be set up ({outcome.setup_error})"
+    if outcome.limit is not None:
+        return f"the limit {outcome.limit!r} reached"
+    return f"signal {outcome.signal}" if outcome.signal is not None else f"exit code {outcome.exit_code}"

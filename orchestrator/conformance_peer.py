@@ -1,0 +1,97 @@
+"""The other end of an engine line, played by the conformance check: it sees every request and chooses every answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+from orchestrator.protocol import EOT_BYTE, MAX_REQUEST, NAK, BadRequest, Request, parse_request
+
+TOKEN_LIMIT = 32768
+_NOT_TEXT = str.maketrans({"\x04": "\ufffd", "\x15": "\ufffd"})
+
+
+class Silent(Exception):
+    """The instance sent no request in time, or closed its line."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request for an answer: what the instance showed, as one text."""
+
+    system: str
+    text: str
+
+
+class Peer:
+    """Has what `Instance.start` needs of a line: `instance_end` and `first_request`."""
+
+    def __init__(self) -> None:
+        self.instance_end, self._line = socket.socketpair()
+        self.first_request = threading.Event()
+        self.faults: list[str] = []  # requests that were none, in words
+        self.prompts: list[Prompt] = []
+        self._rest = b""
+
+    def prompt(self, seconds: float) -> Prompt:
+        """The next request for an answer; counts and limits on the way are answered. Raises Silent."""
+        end = time.monotonic() + seconds
+        while True:
+            document = self._receive(end)
+            try:
+                request = parse_request(document)
+            except BadRequest as error:
+                self.faults.append(str(error))
+                self.error("bad_request", str(error))
+                continue
+            if request.kind == "infer_xml":
+                self.prompts.append(_prompt(request))
+                return self.prompts[-1]
+            self.answer(str(TOKEN_LIMIT if request.kind == "token_limit" else len(document) // 4))
+
+    def answer(self, text: str) -> None:
+        """Give an answer, as an engine would stream it."""
+        self._send(text.translate(_NOT_TEXT).encode("utf-8", "replace") + EOT_BYTE)
+
+    def error(self, code: str, message: str) -> None:
+        """Give a typed error."""
+        self._send(f"{NAK}{code} {message.translate(_NOT_TEXT)}".encode() + EOT_BYTE)
+
+    def close(self) -> None:
+        """End the line."""
+        self._line.close()
+        self.instance_end.close()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._line.settimeout(5.0)
+            self._line.sendall(data)
+        except OSError as error:
+            raise Silent(f"it does not read its engine line ({error})") from None
+
+    def _receive(self, end: float) -> bytes:
+        parts, size = [self._rest], len(self._rest)
+        while EOT_BYTE not in parts[-1]:
+            self._line.settimeout(max(0.001, end - time.monotonic()))
+            try:
+                data = self._line.recv(65536)
+            except TimeoutError:
+                raise Silent("no request came in time") from None
+            except OSError as error:
+                raise Silent(f"the engine line broke ({error})") from None
+            if not data:
+                raise Silent("it closed its engine line")
+            self.first_request.set()
+            size += len(data)
+            if size > MAX_REQUEST + 65536:
+                raise Silent(f"a request of more than {MAX_REQUEST} bytes")
+            parts.append(data)
+        document, _, self._rest = b"".join(parts).partition(EOT_BYTE)
+        return document
+
+
+def _prompt(request: Request) -> Prompt:
+    turns = "\n".join(turn.text for turn in request.turns)
+    return Prompt(request.system, turns if request.context is None else request.context)
