@@ -21,6 +21,7 @@ from orchestrator.verifier import Reward, VerifierTools, is_forgeable, verify
 from sandbox.diff import diff
 from sandbox.errors import SandboxFailed
 from sandbox.layers import materialise
+from sandbox.process import Outcome
 from sandbox.spec import Limits, Overlay
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from orchestrator.task_files import TaskFiles
     from orchestrator.tasks import Task
     from sandbox.host import Host
-    from sandbox.process import Outcome
 
 OutcomeName = Literal["completed", "limit", "crashed", "invalid"]
 
@@ -169,6 +169,8 @@ class _Trial:
         try:
             line.start()
             outcome = self._instance(line)
+        except SandboxFailed as error:
+            outcome = Outcome(None, None, None, error.render(), self.context.host.memory_enforcer, 0.0, None)
         finally:
             line.close()
         head = journal.seal()
@@ -328,8 +330,9 @@ def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits) -> _Endin
         return _Ending("invalid", "the journal could not be written")
     if outcome.limit is not None:
         return _Ending("limit", outcome.limit)
-    if line.ended == "budget":
-        return _Ending("limit", _spent(line.usage, limits))
+    spent = _spent(line.usage, limits) if line.ended in ("budget", "abuse") else ""
+    if spent:  # `abuse` too: it went on asking after its budget was spent
+        return _Ending("limit", spent)
     if outcome.exit_code == 0:
         return _Ending("completed")
     if outcome.signal is not None:
@@ -340,15 +343,18 @@ def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits) -> _Endin
 
 
 def _spent(usage: Usage, limits: CampaignLimits) -> str:
+    """The bound that was reached, "" if none."""
+    if limits.iterations <= usage.iterations:
+        return "iterations"
     if limits.tokens is not None and usage.tokens >= limits.tokens:
         return "tokens"
     if limits.cost is not None and (usage.cost is None or usage.cost >= limits.cost):
         return "cost"
-    return "iterations"
+    return ""
 
 
 def _why(line: Line) -> str:
-    reasons = {"closed": "it closed its engine line", "abuse": "too many bad requests", "engine": "the engine failed"}
+    reasons = {"abuse": "too many bad requests", "engine": "the engine failed"}
     return f" ({reasons[line.ended]})" if line.ended in reasons else ""
 
 

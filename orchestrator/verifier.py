@@ -20,6 +20,7 @@ from orchestrator.rewards import NoReward, read_reward
 from orchestrator.task_files import TaskFiles
 from orchestrator.tasks import Task
 from sandbox import confine
+from sandbox.errors import SandboxFailed
 from sandbox.host import Host
 from sandbox.process import Outcome
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
@@ -172,7 +173,10 @@ def _run(
             lowers = (root, uppers[place]) if place in uppers else (root,)
             overlays.append(Overlay(place, lowers, *host.make_upper(layers, str(number))))
         spec = verifier_spec(files, tuple(overlays), stdout, tools)
-        outcome = run_captured(host, spec, scratch / "verifier.txt", OUTPUT_CAP, stop=stop)
+        try:
+            outcome = run_captured(host, spec, scratch / "verifier.txt", OUTPUT_CAP, stop=stop)
+        except SandboxFailed as error:
+            return _Run(None, error.what, 0.0, setup_failed=True)
         if outcome.setup_error is not None:
             return _Run(None, outcome.setup_error, outcome.seconds, setup_failed=True)
         failure = _not_by_itself(outcome, files.task)
