@@ -34,6 +34,8 @@ def count_taken(home: Home, data: Data) -> int | None:
     upper = levels.upper(data.upper, "data")
     try:
         content = read_layered(lowers, upper if upper.is_dir() else None, STATE_FILE, STATE_LIMIT)
+    except FileNotFoundError:
+        return 0  # no state yet: an agent that counts begins at 0
     except (OSError, SiaError):
         return None
     found = _COUNT.search(content[:16384])

@@ -21,6 +21,7 @@ from orchestrator.generations import Ledger, Standing
 from orchestrator.home import Home, open_home
 from orchestrator.promotion import ensure_first
 from orchestrator.repository import Repository
+from orchestrator.supervisor_lock import holder
 
 TOP = Path(__file__).parents[2]
 AGENT = ("instance", "procedures", "tools", "action_schema.xsd")
@@ -207,10 +208,10 @@ class MainKit:
         if not self.home.database.exists():
             return False
         try:
-            launch = self.launch()
+            launch, held = self.launch(), holder(self.home)
         except sqlite3.OperationalError:  # not migrated yet
             return False
-        return launch is not None and launch["valid"] >= valid
+        return bool(launch and held and launch["started"] >= held.since and launch["valid"] >= valid)
 
     def state_text(self) -> str:
         """The agent's saved state, wherever the newest level holds it."""

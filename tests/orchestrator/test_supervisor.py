@@ -14,8 +14,10 @@ import pytest
 
 from orchestrator import states
 from orchestrator.generations import Ledger
+from tests.orchestrator import trial_kit
 from tests.orchestrator.main_kit import BRITTLE, POLICY, SIA, MainKit, leftovers
 
+environments = trial_kit.environments
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 
