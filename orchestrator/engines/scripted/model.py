@@ -114,14 +114,13 @@ def document(request: Request) -> tuple[etree._Element, str]:
     for turn in request.turns:
         if turn.role == "assistant":
             continue
-        part, fault = _read(turn.text)
-        malformed = malformed or fault
-        if fault or part.tag != "context":
-            part, again = _read(f"<context>{turn.text}</context>")
-            if again or not len(part):
-                part = etree.Element("context")
-                etree.SubElement(part, "turn", role=turn.role).text = turn.text
-            malformed = malformed if again else ""
+        whole = turn.text.lstrip().startswith("<context")
+        part, fault = _read(turn.text if whole else f"<context>{turn.text}</context>")
+        if whole:
+            malformed = malformed or fault
+        elif fault or not len(part):
+            part = etree.Element("context")
+            etree.SubElement(part, "turn", role=turn.role).text = turn.text
         root.attrib.update(part.attrib)
         root.extend(list(part))
     return root, malformed
