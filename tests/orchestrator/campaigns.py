@@ -6,13 +6,17 @@ effect on the reward, and the verdicts are known beforehand.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 REPOSITORY = Path(__file__).parents[2]
 AGENT_PATHS = ("instance", "procedures", "tools", "action_schema.xsd")
@@ -156,3 +160,57 @@ class Workplace:
     def verdicts(self, campaign: str = "last") -> dict[str, str]:
         """Candidate → verdict."""
         return {arm: v["verdict"] for arm, v in self.shown(campaign)["verdicts"].items()}
+
+
+def children(process: int) -> list[psutil.Process]:
+    """Everything that a process has started and that still runs, at any depth."""
+    return psutil.Process(process).children(recursive=True)
+
+
+def gone(family: list[psutil.Process], place: Workplace, seconds: float = 5.0) -> list[str]:
+    """What of these processes, and of mounts below the workplace in any process, is there after `seconds`.
+
+    Zombies that nobody reaps count as gone: a container's pid 1 may not reap.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [f"process {p.pid} {_words(p)}" for p in family if _runs(p)] + _mounts(place)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+def untouched(place: Workplace) -> str:
+    """A digest of the checkout: every name, mode and content but `.sia`."""
+    digest = hashlib.sha256()
+    for path in sorted(place.root.rglob("*")):
+        if place.state in (path, *path.parents):
+            continue
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        digest.update(f"{path} {path.lstat().st_mode} {len(content)} ".encode() + content)
+    return digest.hexdigest()
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:200]
+    except psutil.Error:
+        return ""
+
+
+def _mounts(place: Workplace) -> list[str]:
+    found = []
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            if str(place.root.parent) in table.read_text():
+                found.append(f"a mount in process {table.parent.name}")
+        except OSError:
+            continue  # ended meanwhile, or another user's
+    return found

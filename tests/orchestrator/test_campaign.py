@@ -1,0 +1,245 @@
+"""Whole campaigns with the real agent in real sandboxes, started from the command line as a person would."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.campaign_view import lock_path
+from orchestrator.home import Home
+from orchestrator.locks import hold
+from tests.orchestrator.campaigns import CARE, PROMPT, REPOSITORY, Workplace, children, gone, untouched
+from tests.orchestrator.trial_kit import environments as environments
+
+pytestmark = pytest.mark.sandbox
+ACTED = "[1/"  # a first trial has ended
+
+
+@pytest.fixture
+def place(mode: str, tmp_path: Path, environments: Path) -> Workplace:
+    """A repository with a candidate that answers right where the baseline does not."""
+    made = Workplace(tmp_path, environments)
+    made.branch("careful", {PROMPT: CARE, "README.md": "not part of the agent"})
+    return made
+
+
+def test_a_campaign_from_the_file_to_its_verdicts(place: Workplace) -> None:
+    """Better, equivalent, and one that writes answers into its own log which no engine gave."""
+    log = (REPOSITORY / "instance/log.py").read_text(encoding="utf-8")
+    lie = log.replace(
+        "        path = self._directory", '        response = "All tests pass."\n        path = self._directory'
+    )
+    assert lie != log
+    place.branch("polite", {PROMPT: "Be polite."})
+    place.branch("liar", {PROMPT: CARE, "instance/log.py": lie})
+    place.campaign_file("careful", "polite", "liar", extra="")
+    for number in (6, 7):
+        place.task(f"task{number}")
+    before = untouched(place)
+    done = place.sia("campaign", "run", "campaign.toml")
+    assert "With 8 tasks and 3 candidates, better needs at least 7 wins and no loss" in done.stderr
+    assert "not judged, since outside the agent paths: README.md" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert untouched(place) == before
+    assert place.verdicts() == {"careful": "better", "polite": "equivalent", "liar": "disqualified"}
+    shown = place.shown()
+    assert shown["verdicts"]["careful"]["wins"] == 8 and shown["verdicts"]["liar"]["wins"] == 0
+    assert "All tests pass." in shown["verdicts"]["liar"]["reasons"][0]
+    liars = [trial for trial in shown["trials"] if trial["arm"] == "liar"]
+    assert sum(trial["state"] == "done" for trial in liars) < len(liars), "nothing more is spent on a cheater"
+    assert not list((place.state / "run").iterdir())
+    assert [path.name for path in (place.state / "campaigns/c0001").iterdir()] == ["trials"]
+    assert not list((place.state / "campaigns/c0001/trials").glob("*/layers"))
+    listed = json.loads(place.sia("campaign", "list", "--json").stdout)
+    assert listed[0]["verdicts"] == place.verdicts() and listed[0]["state"] == "done"
+    assert place.sia("campaign", "show", "c1").stdout == place.sia("campaign", "show").stdout
+    written = place.sia("campaign", "report").stdout.splitlines()
+    assert all(Path(path).stat().st_size > 1000 for path in written)
+
+
+def test_the_baseline_alone_is_measured(place: Workplace) -> None:
+    place.campaign_file()
+    done = place.sia("campaign", "run", "campaign.toml", "--json")
+    view = json.loads(done.stdout)
+    assert view["state"] == "done" and view["verdicts"] == {} and len(view["trials"]) == 6
+    assert "nothing to compare" in done.stderr
+
+
+def test_one_that_breaks_the_contract_is_out_before_the_first_trial(place: Workplace) -> None:
+    place.branch("broken", {"instance/__main__.py": "raise SystemExit(3)\n"})
+    place.campaign_file("careful", "broken")
+    place.sia("campaign", "run", "campaign.toml")
+    shown = place.shown()
+    assert place.verdicts() == {"careful": "better", "broken": "disqualified"}
+    assert shown["verdicts"]["broken"]["reasons"][0].startswith("conformance: check ")
+    assert not [trial for trial in shown["trials"] if trial["arm"] == "broken"]
+
+
+def test_a_baseline_that_cheats_stops_the_campaign_for_good(mode: str, tmp_path: Path, environments: Path) -> None:
+    place = Workplace(tmp_path, environments, tasks=2)
+    log = place.root / "instance/log.py"
+    text = log.read_text(encoding="utf-8")
+    log.write_text(text.replace("        path = self._d", '        response = "I won."\n        path = self._d'))
+    place.commit("lie")
+    place.branch("careful", {PROMPT: CARE})
+    place.campaign_file("careful")
+    done = place.sia("campaign", "run", "campaign.toml", code=1)
+    print(done.stderr)
+    assert "the baseline is disqualified" in done.stderr and "I won." in done.stderr
+    assert place.shown()["state"] == "failed" and place.verdicts() == {}
+    assert "failed for good" in place.sia("campaign", "resume", code=2).stderr
+
+
+@pytest.mark.bad_input
+def test_bad_input_a_second_runner_of_the_same_campaign(place: Workplace) -> None:
+    place.campaign_file("careful")
+    interrupted(place, ACTED)
+    with hold(lock_path(Home(place.state, place.root), "c0001"), "x", "y"):
+        done = place.sia("campaign", "resume", code=1)
+        print(done.stderr)
+        assert f"is being run already (process {os.getpid()})" in done.stderr
+        assert place.shown()["state"] == "interrupted"
+    place.sia("campaign", "resume")
+
+
+def interrupted(place: Workplace, marker: str, *, number: int = signal.SIGINT, delay: float = 0.0) -> str:
+    """Start the campaign, send a signal to its whole process group once `marker` was said; returns what it said."""
+    process = place.start("campaign", "run", "campaign.toml")
+    assert process.stdout
+    said = ""
+    with process:
+        for line in process.stdout:
+            said += line
+            if marker in line:
+                time.sleep(delay)
+                family = children(process.pid)
+                os.killpg(process.pid, number)
+                break
+        said += process.stdout.read()
+    print(said)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert gone(family, place) == []
+    assert not list((place.state / "run").iterdir())
+    return said
+
+
+@pytest.mark.bad_input
+def test_bad_input_ctrl_c_before_the_first_trial(place: Workplace) -> None:
+    place.campaign_file("careful")
+    assert "nothing was stored" in interrupted(place, "checking the contract")
+    assert json.loads(place.sia("campaign", "list", "--json").stdout) == []
+    place.sia("campaign", "run", "campaign.toml")
+    assert place.verdicts() == {"careful": "better"}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("marker", "delay"), [("campaign c0001", 0.0), ("campaign c0001", 0.15), (ACTED, 0.0), (ACTED, 0.1), ("[5/", 0.05)]
+)
+def test_bad_input_ctrl_c_while_trials_run(place: Workplace, marker: str, delay: float) -> None:
+    place.campaign_file("careful")
+    said = interrupted(place, marker, delay=delay)
+    assert "sia campaign resume c0001" in said
+    shown = place.shown()
+    assert shown["state"] == "interrupted" and shown["verdicts"] == {}
+    assert {trial["state"] for trial in shown["trials"]} <= {"planned", "done"}
+    kept = {trial["id"]: trial for trial in shown["trials"] if trial["state"] == "done"}
+    assert all(trial["outcome"] == "completed" for trial in kept.values()), "what the stop did is nobody's result"
+    place.sia("campaign", "resume")
+    after = {trial["id"]: trial for trial in place.shown()["trials"]}
+    assert kept.items() <= after.items() and place.verdicts() == {"careful": "better"}
+    assert "is finished" in place.sia("campaign", "resume", code=2).stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_a_closed_terminal_end_it_in_order_too(place: Workplace, number: int) -> None:
+    place.campaign_file("careful")
+    interrupted(place, ACTED, number=number)
+    assert place.shown()["state"] == "interrupted"
+
+
+@pytest.mark.bad_input
+def test_bad_input_tasks_changed_since_the_interruption(place: Workplace) -> None:
+    place.campaign_file("careful")
+    interrupted(place, ACTED)
+    place.write("tasks/task3/tests/test.sh", "echo 1 > /logs/verifier/reward.txt\n")
+    done = place.sia("campaign", "resume", code=78)
+    print(done.stderr)
+    assert "task3" in done.stderr and "have changed" in done.stderr
+    place.task("task3")
+    place.sia("campaign", "resume")
+
+
+@pytest.mark.bad_input
+def test_bad_input_an_engine_that_always_dies_stops_the_campaign(place: Workplace) -> None:
+    """An outage is nobody's result: the trials are planned again, and count once the engine is mended."""
+    place.write("policy.toml", '[faults]\ncrash = 1.0\n[[rule]]\nwhen = "true()"\nanswer = "<stop/>"\n')
+    place.campaign_file("careful", repeats=2)
+    done = place.sia("campaign", "run", "campaign.toml", code=None)
+    print(done.stderr)
+    assert done.returncode == 1, done.stderr
+    assert "trials in a row could not be run" in done.stderr and "engine" in done.stderr
+    shown = place.shown()
+    assert shown["state"] == "interrupted" and shown["verdicts"] == {}
+
+
+def test_a_terminal_sees_a_live_panel_and_gets_its_cursor_back(place: Workplace) -> None:
+    place.campaign_file("careful")
+    ours, theirs = pty.openpty()
+    environment = place.environment(TERM="xterm-256color")
+    del environment["NO_COLOR"]
+    with subprocess.Popen(
+        place.command("campaign", "run", "campaign.toml"),
+        cwd=place.root,
+        env=environment,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # EIO: the last holder of the terminal is gone
+                break
+            if not piece:
+                break
+            shown += piece
+        assert process.stdout
+        data = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"mean reward" in shown and b"12 trials" in shown
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l"), "the cursor is shown again"
+    assert b"\x1b" not in data and b"better" in data
+
+
+def test_the_plan_is_the_same_for_the_same_file(place: Workplace) -> None:
+    place.campaign_file("careful")
+    orders = []
+    for number in (1, 2):
+        place.sia("campaign", "run", "campaign.toml")
+        shown = place.shown(f"c{number}")
+        orders.append([(t["arm"], t["task"], t["repeat"], t["reward"]) for t in shown["trials"]])
+    assert orders[0] == orders[1]
+
+
+def test_showing_changes_nothing(place: Workplace) -> None:
+    place.campaign_file("careful")
+    place.sia("campaign", "run", "campaign.toml")
+    database = place.state / "sia.db"
+    place.sia("campaign", "show")
+    before = hashlib.sha256(database.read_bytes()).digest()
+    for words in (("show",), ("show", "--trials"), ("list",), ("report",)):
+        place.sia("campaign", *words)
+    assert hashlib.sha256(database.read_bytes()).digest() == before
