@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from orchestrator import durable
+from orchestrator import durable, scratch
 from orchestrator.agent_paths import agent_tree, entries, files, graft
 from orchestrator.database import connect, transaction
 from orchestrator.errors import Refused
@@ -47,13 +47,15 @@ def bundle(repo: Repository, commit: str, paths: Sequence[str]) -> Path:
     with repo.git.objects() as objects:
         stands_for, new = _synthesise(objects, reversed(history), paths)
         missing = [item for oid, item in new.items() if objects.info(oid) is None]
-    repo.git.write(missing)
+    if missing:
+        repo.store(missing)
     with closing(connect(repo.home.database)) as database, transaction(database):
         database.executemany("INSERT OR IGNORE INTO clone_base VALUES (?, ?)", stands_for.items())
     tip = next(reversed(stands_for))
     pack = repo.git.run("pack-objects", "--revs", "--stdout", "--quiet", data=f"{tip}\n".encode())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(target, encode_bundle_header(tip) + pack)
+    with scratch.writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        durable.write(target, encode_bundle_header(tip) + pack)
     return target
 
 
@@ -105,16 +107,16 @@ def accept_proposal(
     header = _header(bundle, where)
     tip = _tip(header, branch, where)
     repo = Repository(home).ensure()
-    with repo.quarantine() as scratch, closing(connect(home.database)) as database:
-        scratch.memory = MEMORY
-        _unpack(scratch, bundle[header.pack :], where)
-        if scratch.commit_of(tip) != tip:
+    with repo.quarantine() as inside, closing(connect(home.database)) as database:
+        inside.memory = MEMORY
+        _unpack(inside, bundle[header.pack :], where)
+        if inside.commit_of(tip) != tip:
             raise Refused("the bundle does not hold the branch's commit", where=where, fix=_REMAKE)
-        base = _base(scratch, database, tip, where)
-        with scratch.objects() as objects:
-            commit, left_out = _full_commit(scratch, objects, tip, base, paths, branch, _clean(why), where)
+        base = _base(inside, database, tip, where)
+        with inside.objects() as objects:
+            commit, left_out = _full_commit(inside, objects, tip, base, paths, branch, _clean(why), where)
         row = (commit.oid, base, tip, branch, _clean(why), origin, int(left_out))
-        return f"proposal/{_store(repo, scratch, database, row)}"
+        return f"proposal/{_store(repo, inside, database, row)}"
 
 
 _REMAKE = "commit your change in the clone, then make the bundle with `git bundle create FILE main..BRANCH`"
@@ -138,20 +140,20 @@ def _tip(header: BundleHeader, branch: str, where: str) -> str:
     return tip
 
 
-def _unpack(scratch: Git, pack: bytes, where: str) -> None:
+def _unpack(inside: Git, pack: bytes, where: str) -> None:
     """Every object is checked as `git fsck` does, and that what it refers to exists."""
     arguments = ("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_BUNDLE}")
     try:
-        scratch.run(*arguments, data=pack, seconds=CHECK_SECONDS)
+        inside.run(*arguments, data=pack, seconds=CHECK_SECONDS)
     except GitError as error:
         reason = " · ".join(error.stderr.strip().splitlines()[-2:])[:300]
         raise Refused(f"git refuses the bundle's objects: {reason}", where=where, fix=_REMAKE) from None
 
 
-def _base(scratch: Git, database: sqlite3.Connection, tip: str, where: str) -> str:
+def _base(inside: Git, database: sqlite3.Connection, tip: str, where: str) -> str:
     """The full commit that the nearest known commit of the proposal's history stands for."""
     for order in ("--first-parent", "--topo-order"):
-        for oid in scratch.line("rev-list", order, f"--max-count={MAX_WALK}", tip).split():
+        for oid in inside.line("rev-list", order, f"--max-count={MAX_WALK}", tip).split():
             row = database.execute("SELECT full_commit FROM clone_base WHERE synthetic = ?", (oid,)).fetchone()
             if row:
                 return str(row["full_commit"])
@@ -160,7 +162,7 @@ def _base(scratch: Git, database: sqlite3.Connection, tip: str, where: str) -> s
 
 
 def _full_commit(
-    scratch: Git, objects: Objects, tip: str, base: str, paths: Sequence[str], branch: str, why: str, where: str
+    quarantine: Git, objects: Objects, tip: str, base: str, paths: Sequence[str], branch: str, why: str, where: str
 ) -> tuple[Object, bool]:
     """The proposal as one commit on `base`, and whether something outside the agent paths was dropped."""
     inside, outside = objects.commit(tip), objects.commit(base)
@@ -172,11 +174,11 @@ def _full_commit(
     sane = 0 < inside.seconds < time.time() + 86400
     message = f"{branch}\n\n{why}\n\nSia-Proposal: {tip}\n"
     commit = encode_commit(whole.oid, [base], inside.time if sane else outside.time, message)
-    scratch.write([*whole.new, commit])
+    quarantine.write([*whole.new, commit])
     return commit, agent.oid != inside.tree
 
 
-def _store(repo: Repository, scratch: Git, database: sqlite3.Connection, row: tuple[str | int, ...]) -> int:
+def _store(repo: Repository, quarantine: Git, database: sqlite3.Connection, row: tuple[str | int, ...]) -> int:
     """The proposal's number. Its ref exists before the row does, so a row never names a missing commit."""
     commit, base = str(row[0]), str(row[1])
     with transaction(database):
@@ -184,7 +186,7 @@ def _store(repo: Repository, scratch: Git, database: sqlite3.Connection, row: tu
         if known:
             return int(known["id"])
         number = int(database.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM proposal").fetchone()[0])
-        repo.keep(scratch, commit, [base], f"refs/sia/proposals/{number}")
+        repo.keep(quarantine, commit, [base], f"refs/sia/proposals/{number}")
         values = (number, *row, time.time())
         database.execute(f"INSERT INTO proposal VALUES ({', '.join('?' * len(values))})", values)
     return number

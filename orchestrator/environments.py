@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator import durable, installers
+from orchestrator import durable, installers, scratch
 from orchestrator.errors import ConfigError, Failed, Refused
 from orchestrator.home import Home
 from orchestrator.requirements import Requirement, parse
@@ -103,21 +103,22 @@ def _complete(path: Path) -> bool:
 
 
 def _build(path: Path, entries: tuple[Requirement, ...], base: Path, cache: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.with_suffix(".lock")):
+    with scratch.writing(path), _lock(path.with_suffix(".lock")):
         if _complete(path):
             return  # another process was faster
-        shutil.rmtree(path, ignore_errors=True)
         started = time.monotonic()
+        requirements = "".join(f"{entry.line()}\n" for entry in entries)
         try:
-            installers.create(base, path, cache)
-            listing = path / "requirements.txt"
-            listing.write_text("".join(f"{entry.line()}\n" for entry in entries), encoding="utf-8")
-            used = installers.install(path, listing, base, cache) if entries else "nothing to install"
+            if entries:
+                used = installers.install(path, requirements, base, cache)
+            else:
+                used = "nothing to install"
+                installers.create(base, path, cache)
             if _linked(path) != base:
                 fix = "leave out the package that does this"
                 raise Failed("a package replaces the environment's interpreter", where=str(path), fix=fix)
             installers.compile_sources(path, base)
+            durable.write(path / "requirements.txt", requirements.encode())
             _make_readable(path)
             subprocess.run(["sync", "-f", path], check=False, stdin=subprocess.DEVNULL, capture_output=True)
         except BaseException:
@@ -129,6 +130,7 @@ def _build(path: Path, entries: tuple[Requirement, ...], base: Path, cache: Path
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -13,10 +13,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orchestrator import scratch
 from orchestrator.errors import Failed
 
 SECONDS = 900.0
@@ -65,28 +65,35 @@ def kept(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def create(base: Path, target: Path, cache: Path) -> None:
-    """An empty virtual environment (no pip in it). Raises Failed."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="home-") as home:
+    """An empty virtual environment (no pip in it) at `target`, in place of what lies there. Raises Failed."""
+    shutil.rmtree(target, ignore_errors=True)
+    with scratch.directory(cache, "home-") as home:
         argv = [str(base), "-I", "-m", "venv", "--without-pip", "--symlinks", str(target)]
-        problem = _run(argv, _environment(Path(home), {}))
-        if problem:
-            fix = "install the interpreter's venv module (Debian: apt install python3-venv)"
-            raise Failed(f"no virtual environment could be made: {problem}", where=str(base), fix=fix)
+        problem = _run(argv, _environment(home, {}))
+    if problem:
+        fix = "install the interpreter's venv module (Debian: apt install python3-venv)"
+        raise Failed(f"no virtual environment could be made: {problem}", where=str(base), fix=fix)
 
 
-def install(environment: Path, listing: Path, base: Path, cache: Path) -> str:
-    """Install a listing by `uv` if it is there, else (or if it fails) by pip; says which. Raises Failed."""
+def install(environment: Path, requirements: str, base: Path, cache: Path) -> str:
+    """Make `environment` and install into it by `uv` if it is there, else (or if it fails) by pip; says which.
+
+    Each tries on an empty environment: installers start its interpreter, which would run `.pth` files of packages.
+    Raises Failed.
+    """
     problems = []
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="home-") as home:
+    with scratch.directory(cache, "home-") as home:
+        listing = home / "requirements.txt"
+        listing.write_text(requirements, encoding="utf-8")
         if uv := shutil.which("uv"):
-            if not (problem := _run(_uv(uv, environment, listing), _environment(Path(home), kept(os.environ), cache))):
+            create(base, environment, cache)
+            if not (problem := _run(_uv(uv, environment, listing), _environment(home, kept(os.environ), cache))):
                 return "uv"
             problems.append(f"uv: {problem}")
         if pip := _pip_python(base, cache):
+            create(base, environment, cache)
             variables = kept(os.environ) | _pip_configuration(pip)
-            if not (problem := _run(_pip(pip, environment, listing), _environment(Path(home), variables, cache))):
+            if not (problem := _run(_pip(pip, environment, listing), _environment(home, variables, cache))):
                 return "pip"
             problems.append(f"pip: {problem}")
     if not problems:

@@ -6,8 +6,9 @@ import difflib
 import fcntl
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,14 @@ from orchestrator.checkout import Checkout
 from orchestrator.environments import interpreter
 from orchestrator.errors import ConfigError, Failed, Refused
 from orchestrator.gitio import Git, GitError, quoted
+from orchestrator.gitobjects import Object
 from orchestrator.home import Home
 
 MAIN = "refs/heads/main"
 PROPOSAL = re.compile(r"proposal/(\d{1,12})")
+
+
+_SWEPT: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,17 @@ class Repository:
             with self._locked():
                 if not (self.path / "HEAD").exists():
                     self._create()
+        elif self.path not in _SWEPT:
+            self._sweep()
         return self
+
+    def _sweep(self) -> None:
+        """Once per process: remove what killed writers left in the object store. Every writer holds the lock."""
+        _SWEPT.add(self.path)
+        with self._locked():
+            for pattern in ("pack/tmp_*", "??/tmp_obj_*", "pack/.tmp-*", "tmp_objdir-*"):
+                for debris in (self.path / "objects").glob(pattern):
+                    shutil.rmtree(debris) if debris.is_dir() else debris.unlink(missing_ok=True)
 
     def _create(self) -> None:
         commit = self.checkout.head()
@@ -60,7 +75,11 @@ class Repository:
             git.run("update-ref", "--no-deref", MAIN, commit, "")
             durable.sync_directory(fresh / "refs" / "heads")
             durable.sync_directory(fresh)
-            fresh.rename(self.path)
+            try:
+                fresh.rename(self.path)
+            except OSError:
+                fix = "restore it from a backup, or move .sia away to start again from the checkout's HEAD"
+                raise ConfigError("the supervisor's repository is damaged", where=str(self.path), fix=fix) from None
             durable.sync_directory(self.home.root)
 
     def head(self) -> str:
@@ -206,6 +225,11 @@ class Repository:
             }
             yield Git(self.path, extra, durable=False)
 
+    def store(self, objects: Iterable[Object]) -> None:
+        """Write objects durably."""
+        with self._locked() as lock:
+            Git(self.path, hold=[lock]).write(objects)
+
     def keep(self, quarantine: Git, commit: str, parents: Sequence[str], ref: str) -> None:
         """Store a commit from a quarantine durably, under a ref below refs/sia/."""
         with self._locked() as lock:
@@ -215,12 +239,13 @@ class Repository:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """One writer at a time, over threads and processes. The descriptor holds the lock."""
-        descriptor = os.open(self.home.root / ".repository.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        with scratch.writing(self.path):
+            descriptor = os.open(self.home.root / ".repository.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield descriptor
+            finally:
+                os.close(descriptor)
 
 
 def _hash_or_none(path: Path) -> str | None:

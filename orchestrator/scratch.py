@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -10,18 +11,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchestrator.errors import Failed
+
 
 @contextmanager
 def directory(parent: Path, prefix: str) -> Iterator[Path]:
     """A new directory below `parent`, gone at the end unless the block renamed it; removes those of dead processes."""
-    parent.mkdir(parents=True, exist_ok=True)
-    _sweep(parent, prefix)
-    path, descriptor = _make(parent, prefix)
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent, prefix)
+        path, descriptor = _make(parent, prefix)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(descriptor)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Makes a full, read-only or broken disk met in the block a Failed that names the place."""
     try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free some space, or set SIA_HOME to another disk" if full else "make the directory writable for SIA"
+        where = error.filename if isinstance(error.filename, str) else str(place)
+        raise Failed(f"can't be written: {error.strerror or error}", where=where, fix=fix) from None
 
 
 def _make(parent: Path, prefix: str) -> tuple[Path, int]:
