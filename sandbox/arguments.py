@@ -149,11 +149,18 @@ def build(
     return [*options, "--chdir", spec.workdir, "--add-seccomp-fd", descriptors.add(seccomp)]
 
 
+MOUNTED = tuple(f"{top}/" for top in (*TMPFS, "/usr", "/proc", "/dev", "/bin", "/sbin", "/lib", "/lib64"))
+
+
 def _parents(dests: Sequence[str]) -> list[str]:
     """Every directory above `dests` that lies in the sandbox's root itself, each once, from the top down."""
-    found = {parent for dest in dests for parent in PurePosixPath(dest).parents}
-    mounted = tuple(map(PurePosixPath, (*TMPFS, "/usr", "/proc", "/dev", "/bin", "/sbin", "/lib", "/lib64")))
-    return sorted(str(path) for path in found if path.name and not any(top in (path, *path.parents) for top in mounted))
+    found: set[str] = set()
+    for dest in dests:
+        cut = dest.rfind("/", 1)
+        while cut > 0 and dest[:cut] not in found:
+            found.add(dest[:cut])
+            cut = dest.rfind("/", 0, cut)
+    return sorted(name for name in found if not f"{name}/".startswith(MOUNTED))
 
 
 def _namespaces(spec: SandboxSpec) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from collections.abc import Callable
@@ -14,16 +15,16 @@ Identity = tuple[int, int]
 
 def reachable(path: Path, uid: int, base: Path = Path("/")) -> bool:
     """Whether `uid` (in its own group only) may pass every directory from `base` down to `path`, and enter `path`."""
-    here = base
-    steps = [here]
-    for part in path.relative_to(base).parts:
-        here = here / part
-        steps.append(here)
-    return all(_passable(step, uid, last=step is steps[-1]) for step in steps)
+    here, top, last = str(path), str(base), True
+    while _passable(here, uid, last=last):
+        if here in (top, "/"):
+            return True
+        here, last = os.path.dirname(here), False  # noqa: PTH120
+    return False
 
 
-def _passable(path: Path, uid: int, *, last: bool) -> bool:
-    found = path.stat()
+def _passable(path: str, uid: int, *, last: bool) -> bool:
+    found = os.stat(path)  # noqa: PTH116
     if last and not stat.S_ISDIR(found.st_mode):
         return True
     shift = 6 if found.st_uid == uid else 3 if found.st_gid == uid else 0
@@ -64,11 +65,12 @@ class Exposure:
     def place(self, path: Path) -> Path:
         """Where the spawner's children find `path`. Raises SandboxFailed if it does not exist."""
         try:
-            real = path.resolve(strict=True)
+            real = Path(os.path.realpath(path, strict=True))
             if real in self._lent:
                 return self._expose(real)
-            if real.is_relative_to(self.state) and reachable(real, self.uid, self.state):
-                return self._state_place / real.relative_to(self.state)
+            inside = str(real).removeprefix(f"{self.state}/")
+            if inside != str(real) and reachable(real, self.uid, self.state):
+                return self._state_place / inside
             if reachable(real, self.uid):
                 return real
             return self._expose(real)

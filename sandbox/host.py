@@ -61,11 +61,12 @@ class Host:
         root = os.geteuid() == 0
         if root:
             NEUTRAL.mkdir(mode=0o755, exist_ok=True)
-        launcher = Launcher.start(SANDBOX_UID if root else None, NEUTRAL)
+        launcher, enforcer = _launcher(root)
         try:
-            return cls(state.resolve(), launcher, found, shell, memory.find(launcher.pid))
+            return cls(state.resolve(), launcher, found, shell, enforcer)
         except BaseException:
             launcher.close()
+            enforcer.close()
             raise
 
     def _program(self) -> str:
@@ -83,7 +84,7 @@ class Host:
 
     def place(self, path: Path) -> Path:
         """The path under which bwrap reaches `path`."""
-        return self.exposure.place(path) if self.exposure else path.resolve()
+        return self.exposure.place(path) if self.exposure else path.absolute()
 
     def lend(self, path: Path) -> None:
         """Let sandboxes use somebody else's directory as a lower layer as if it was theirs; nothing of it changes.
@@ -147,6 +148,25 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _launcher(root: bool) -> tuple[Launcher, memory.Enforcer]:
+    """A spawner, and what bounds memory for its children: a scope of the user's systemd needs one started for it."""
+    launcher = Launcher.start(SANDBOX_UID if root else None, NEUTRAL)
+    enforcer = memory.find(launcher.pid)
+    prefix = memory.scope_prefix() if isinstance(enforcer, memory.Watchdog) else []
+    if not prefix:
+        return launcher, enforcer
+    try:
+        scoped = Launcher.start(None, NEUTRAL, prefix)
+    except CannotIsolate:
+        return launcher, enforcer  # systemd refuses: watch instead
+    better = memory.enter_scope(scoped.pid)
+    if isinstance(better, memory.Watchdog):
+        scoped.close()
+        return launcher, memory.Watchdog(f"{enforcer.why}; {better.why}")
+    launcher.close()
+    return scoped, better
 
 
 def _remove_tree(top: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from sandbox.errors import CannotIsolate
@@ -10,6 +11,24 @@ SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store
 
 
 def roots(python: Path) -> tuple[Path, ...]:
+    """`find_roots`, remembered as long as `python` itself stays what it is."""
+    try:
+        found = python.lstat()
+    except OSError as error:
+        raise _missing(python) from error
+    return _remembered(python, (found.st_dev, found.st_ino, found.st_ctime_ns))
+
+
+@functools.lru_cache(maxsize=64)
+def _remembered(python: Path, identity: tuple[int, ...]) -> tuple[Path, ...]:
+    return find_roots(python)
+
+
+def _missing(python: Path) -> CannotIsolate:
+    return CannotIsolate("the interpreter does not exist", where=str(python), fix="build the environment again")
+
+
+def find_roots(python: Path) -> tuple[Path, ...]:
     """Directories outside the system's to show read-only: the virtual environment of `python` and, along its chain of
     symlinks (venv → pyenv, uv, conda, /usr/local…), every installation prefix. Nothing is executed to find out.
 
@@ -19,7 +38,7 @@ def roots(python: Path) -> tuple[Path, ...]:
     link = python.absolute()
     for _ in range(40):
         if not link.exists():
-            raise CannotIsolate("the interpreter does not exist", where=str(link), fix="build the environment again")
+            raise _missing(link)
         _add(found, _prefix(link))
         real_place = link.parent.resolve() / link.name
         if real_place != link:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Protocol
@@ -146,41 +147,82 @@ class Cgroup:
 
 
 def find(spawner: int, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Cgroup | Watchdog:
-    """The best that this process can have: cgroup v2 where a subtree is ours, v1 as root, else the watchdog."""
-    own = _own_groups(proc)
+    """The best that the spawner's place in the cgroup hierarchies allows; the watchdog where that is nothing.
+
+    Version 2: below our own group if it distributes memory, or, as real root, below the top. Version 1: below our own
+    group, as root. A scope that `scope_prefix` made counts as ours.
+    """
     reasons = []
-    for version, mount, inside in own_places(own, root):
-        parent = mount / inside.lstrip("/") / f"sia-{os.getpid()}-{spawner}"
+    for version, parent in _places(_read(proc / str(spawner) / "cgroup"), root):
+        _remove_stale(parent, proc)
+        made = parent / f"sia-{os.getpid()}-{spawner}"
+        enforcer = Cgroup(made, version, f"cgroup v{version}", f"groups are made below {made}")
         try:
-            parent.mkdir()
-        except OSError as error:
-            reasons.append(f"cgroup v{version}: {error.strerror}")
-            continue
-        enforcer = Cgroup(parent, version, f"cgroup v{version}", f"groups are made below {parent}")
-        try:
+            made.mkdir()
+            if version == 2:
+                (made / "cgroup.subtree_control").write_text("+memory +pids")
             enforcer.group(64, None).close()
         except OSError as error:
             reasons.append(f"cgroup v{version}: {error.strerror}")
             enforcer.close()
             continue
         return enforcer
-    return Watchdog("; ".join(reasons) or "no memory controller found")
+    return Watchdog("; ".join(dict.fromkeys(reasons)) or "no memory controller found")
 
 
-def own_places(own: str, root: Path) -> list[tuple[int, Path, str]]:
-    """(version, mount point, our group) of every hierarchy that has a memory controller."""
-    places: list[tuple[int, Path, str]] = []
+def _places(own: str, root: Path) -> list[tuple[int, Path]]:
+    """(version, directory) below which groups may be made, best first."""
+    places: list[tuple[int, Path]] = []
     for line in own.splitlines():
         number, controllers, inside = line.split(":", 2)
-        if number == "0" and (root / "cgroup.controllers").exists():
-            places.append((2, root, inside))
+        if number == "0" and "memory" in _read(root / "cgroup.controllers").split():
+            places += [(2, root / inside.lstrip("/")), (2, root)]
         elif "memory" in controllers.split(","):
-            places.append((1, root / "memory", inside))
-    return sorted(places, reverse=True)
+            places.append((1, root / "memory" / inside.lstrip("/")))
+    return sorted(places, key=lambda place: -place[0])
 
 
-def _own_groups(proc: Path) -> str:
-    return _read(proc / "self/cgroup")
+def _remove_stale(parent: Path, proc: Path) -> None:
+    """Groups of supervisors that were killed: their processes died with them, the directories did not."""
+    for left in parent.glob("sia-*-*/"):
+        owners = left.name.split("-")[1:]
+        if not any((proc / owner).exists() for owner in owners):
+            for path in (*left.glob("*/"), left):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+
+
+def scope_prefix(root: Path = Path("/sys/fs/cgroup")) -> list[str]:
+    """Words before the spawner's command that put it into a delegated scope of the user's systemd; [] if there is none.
+
+    A scope costs a round trip to systemd once per host, not once per launch.
+    """
+    program = shutil.which("systemd-run")
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    there = (Path(runtime) / "systemd/private").exists() and "memory" in _read(root / "cgroup.controllers").split()
+    if not program or not there or os.geteuid() == 0:
+        return []
+    words = ["env", f"XDG_RUNTIME_DIR={runtime}", program, "--user", "--scope", "--quiet", "--collect"]
+    return [*words, "--property=Delegate=yes", "--"]
+
+
+def enter_scope(spawner: int, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Cgroup | Watchdog:
+    """The enforcer for a spawner that runs in a scope of its own.
+
+    A group that holds processes can't distribute memory, so the spawner moves to a leaf first.
+    """
+    inside = _read(proc / str(spawner) / "cgroup").strip().rpartition(":")[2]
+    scope = root / inside.lstrip("/")
+    try:
+        leaf = scope / "spawner"
+        leaf.mkdir()
+        (leaf / "cgroup.procs").write_text(str(spawner))
+        (scope / "cgroup.subtree_control").write_text("+memory +pids")
+        enforcer = Cgroup(scope, 2, "systemd scope", f"groups are made in {scope}")
+        enforcer.group(64, None).close()
+    except OSError as error:
+        return Watchdog(f"systemd scope: {error.strerror}")
+    return enforcer
 
 
 def _read(path: Path) -> str:
