@@ -19,6 +19,7 @@ from typing import IO
 
 from orchestrator.errors import ConfigError, Failed
 from orchestrator.gitobjects import EMPTY_TREE, Commit, Entry, Kind, Object, encode_pack, parse_commit, parse_tree
+from orchestrator.scratch import fix_of
 
 OLDEST = (2, 38)  # the first with `merge-tree --write-tree`
 SECONDS = 300.0  # no plumbing command on a sane repository takes that long
@@ -47,7 +48,8 @@ class GitError(Failed):
     def __init__(self, command: str, code: int, stderr: str, where: str) -> None:
         self.code, self.stderr = code, stderr
         text = " · ".join(line.strip() for line in stderr.splitlines() if line.strip())[-600:]
-        super().__init__(f"git {command} failed ({code}): {text or 'no message'}", where=where)
+        what = f"git {command} failed ({code}): {text or 'no message'}"
+        super().__init__(what, where=where, fix=fix_of(text, "`git fsck` there shows what is damaged"))
 
 
 @functools.cache
@@ -74,6 +76,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_ATTR_SOURCE": EMPTY_TREE,  # newer ones read .gitattributes of HEAD in a bare repository
+        "GIT_DEFAULT_REF_FORMAT": "files",  # newer ones may choose another for a new repository
         "GIT_ALLOW_PROTOCOL": "",  # set, but empty: no transport at all, whatever a configuration says
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_NO_REPLACE_OBJECTS": "1",

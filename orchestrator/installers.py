@@ -71,7 +71,7 @@ def create(base: Path, target: Path, cache: Path) -> None:
         argv = [str(base), "-I", "-m", "venv", "--without-pip", "--symlinks", str(target)]
         problem = _run(argv, _environment(home, {}))
     if problem:
-        fix = "install the interpreter's venv module (Debian: apt install python3-venv)"
+        fix = scratch.fix_of(problem, "install the interpreter's venv module (Debian: apt install python3-venv)")
         raise Failed(f"no virtual environment could be made: {problem}", where=str(base), fix=fix)
 
 
@@ -98,10 +98,14 @@ def install(environment: Path, requirements: str, base: Path, cache: Path) -> st
             problems.append(f"pip: {problem}")
     if not problems:
         raise Failed("neither uv nor pip (22.3 or newer) was found", where=str(environment), fix="install uv or pip")
+    said = " · ".join(problems)
     raise Failed(
-        "the packages could not be installed: " + " · ".join(problems),
+        f"the packages could not be installed: {said}",
         where=str(environment),
-        fix="check names, versions, hashes and wheels for this platform, and the index (PIP_INDEX_URL, UV_INDEX_URL)",
+        fix=scratch.fix_of(
+            said,
+            "check names, versions, hashes, wheels for this platform, and the index (PIP_INDEX_URL, UV_INDEX_URL)",
+        ),
     )
 
 

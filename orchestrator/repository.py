@@ -134,6 +134,7 @@ class Repository:
                 self._copy(Git(self.path, hold=[lock]), commit)
             except GitError as error:
                 fix = "fetch its objects into your repository first (a partial clone leaves some out)"
+                fix = scratch.fix_of(error.stderr, fix)
                 raise Refused(f"can't be fetched: {error.what}", where=where, fix=fix) from None
             self._write_ref(lock, f"refs/sia/candidates/{commit}", commit)
 

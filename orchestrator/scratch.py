@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import Failed
+
+FULL = "free some space, or set SIA_HOME to another disk"
+
+
+def fix_of(said: str, otherwise: str) -> str:
+    """What to do about the failure of a program that said this: a full disk explains most of them."""
+    return FULL if re.search(r"No space left|Disk quota|[Cc]ouldn't write|unable to write", said) else otherwise
 
 
 @contextmanager
@@ -35,7 +43,7 @@ def writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = "free some space, or set SIA_HOME to another disk" if full else "make the directory writable for SIA"
+        fix = FULL if full else "make the directory writable for SIA"
         where = error.filename if isinstance(error.filename, str) else str(place)
         raise Failed(f"can't be written: {error.strerror or error}", where=where, fix=fix) from None
 

@@ -365,3 +365,68 @@ def test_bad_input_git_missing_or_old(
         show(capsys, caught.value)
     monkeypatch.undo()
     binary.cache_clear()
+
+
+FULL = """
+import sys
+from pathlib import Path
+from orchestrator.environments import agent_environment
+from orchestrator.errors import SiaError
+from orchestrator.home import Home
+from orchestrator.repository import Repository
+top = Path(sys.argv[1])
+home = Home(top / ".sia", top)
+repository = Repository(home)
+
+def fill():
+    with open(home.root / "filler", "wb", buffering=0) as filler:
+        try:
+            while filler.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+
+def attempt(call):
+    try:
+        call()
+    except SiaError as error:
+        assert "free some space" in str(error), error
+        print(error)
+    else:
+        raise AssertionError("it wrote to a full disk")
+
+fill()
+attempt(repository.ensure)
+(home.root / "filler").unlink()
+repository.ensure()
+fill()
+head = repository.head()
+attempt(lambda: repository.fetch_candidate("big"))
+attempt(lambda: repository.export(head, ["instance"], home.exports))
+attempt(lambda: repository.set_ref("refs/sia/x/1", head))
+attempt(lambda: agent_environment(home, b"", build=True))
+(home.root / "filler").unlink()
+assert repository.head() == head
+repository.move_main(repository.fetch_candidate("big"), head)
+repository.export(head, ["instance"], home.exports)
+assert repository.git.run("fsck", "--no-dangling") == b""
+"""
+
+
+@pytest.mark.bad_input
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_bad_input_full_disk(agent_repo: AgentRepo, capsys: pytest.CaptureFixture[str]) -> None:
+    agent_repo.commit({"instance/data.txt": "".join(f"{number}\n" for number in range(100_000))})
+    agent_repo.git("checkout", "--quiet", "-b", "big")
+    (agent_repo.path / "instance" / "noise").write_bytes(os.urandom(600_000))
+    agent_repo.commit({})
+    agent_repo.git("checkout", "--quiet", "trunk")
+    (agent_repo.path / ".sia").mkdir()
+    script = 'mount -t tmpfs -o size=3m tmpfs "$1/.sia" && exec "$2" -c "$3" "$1"'
+    argv = ["unshare", "-m", "sh", "-c", script, "sh", str(agent_repo.path), sys.executable, FULL]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if "mount" in done.stderr:
+        pytest.skip("no mounts here")
+    assert done.returncode == 0, done.stderr
+    with capsys.disabled():
+        print(f"\n{done.stdout}", end="")
