@@ -48,7 +48,7 @@ def work(agent: Path, task: str, scratch: Path, most: int = 1000) -> tuple[Path,
     with (
         out.open("wb") as sink,
         subprocess.Popen(
-            command, cwd=workdir, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.PIPE, env=environment
+            command, cwd=workdir, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.DEVNULL, env=environment
         ) as process,
     ):
         assert process.stdin
