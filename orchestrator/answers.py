@@ -111,7 +111,7 @@ def compare_log(journal: Journal, log: Iterable[tuple[str, bytes]]) -> LogCompar
     for name, content in log:
         answer = _logged_answer(content)
         if answer is None:
-            strange += 1
+            strange += name.endswith(".xml")  # texts that the log refers to lie beside it
             continue
         logged += 1
         if _normal(answer) in exact:

@@ -15,6 +15,7 @@ from orchestrator.captured import Stopped as Stopped
 from orchestrator.instance_io import CappedFile
 from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton
 from orchestrator.journal import Journal
+from orchestrator.own_logs import own_logs
 from orchestrator.protocol import sampling_seed
 from orchestrator.task_check import broken_by_oracle
 from orchestrator.verifier import Reward, VerifierTools, is_forgeable, verify
@@ -176,7 +177,8 @@ class _Trial:
         head = journal.seal()
         ending = judge_ending(outcome, line, spec.limits)
         self.notes += line.notes
-        disqualified: str | None = None
+        compared = answers.compare_log(journal, own_logs(self.data.upper) if self.data else ())
+        self.notes += compared.notes
         behaviour = answers.metrics(journal, spec.build.schema)
         self.notes += [behaviour.note] if behaviour.note else []
         changes = sum(1 for overlay in self.places.values() for _ in diff(overlay.lowers, overlay.upper))
@@ -201,7 +203,7 @@ class _Trial:
             outcome=ending.outcome,
             detail=ending.detail,
             reward=None if ending.outcome == "invalid" else reward.value,
-            disqualified=disqualified,
+            disqualified=compared.tampering,
             tokens=usage.tokens,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
