@@ -189,7 +189,8 @@ def _workdir(spec: SandboxSpec) -> list[str]:
 
 
 def _overlay(overlay: Overlay, place: Callable[[Path], Path]) -> list[str]:
-    upper, work = place(overlay.upper), place(overlay.work)
+    # Through their common parent: two bind mounts, even of one file system, would count as two.
+    upper, work = (place(path.parent) / path.name for path in (overlay.upper, overlay.work))
     lowers = [place(lower) for lower in overlay.lowers]
     used = OPTION_FIXED + sum(escaped_length(path) + OLDROOT + 1 for path in (upper, work, *lowers))
     if used > OPTION_LIMIT:
