@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import database
@@ -110,16 +112,19 @@ class Story:
         self._ask(main)
 
     def _epilogue(self, seconds: float) -> None:
+        baseline, better = (self._trial(arm, "log-cause") for arm in ("baseline", "better"))
         self._voice.act(f"Done in {seconds:.0f} seconds; nothing runs any more")
+        commands = {
+            "sia campaign show c0001 --trials": "verdicts and every trial",
+            "sia campaign report c0001": "the same with figures",
+            f"sia log show {better}": "what a trial's agent saw and answered",
+            f"sia log diff {baseline} {better}": "where two trials of one task went apart",
+            "git diff main better": "the change that was promoted",
+            "sia generations": "what ran, and why it no longer does",
+        }
         self._voice.say(
-            "Look around (the folder is removed by the next demo, or by you):\n"
-            f"  cd {self._stage.repo}\n"
-            "  sia campaign show c0001          verdicts and every trial\n"
-            "  sia campaign report c0001        the same with figures\n"
-            "  sia log show TRIAL               what a trial's agent saw and answered\n"
-            "  sia log diff TRIAL TRIAL         where two trials went apart\n"
-            "  git diff main better             the change that was promoted\n"
-            "  sia generations                  what ran, and why it no longer does"
+            f"Look around (the folder is removed by the next demo, or by you; sia is {_program()}):\n"
+            f"  cd {self._stage.repo}\n" + "\n".join(f"  {line:<34} {text}" for line, text in commands.items())
         )
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -168,6 +173,12 @@ class Story:
             except sqlite3.OperationalError:  # the tables are just being made
                 return []
 
+    def _trial(self, arm: str, task: str) -> str:
+        """The first trial of an arm on a task in the first campaign."""
+        where = "campaign = 'c0001' AND arm = ? AND task = ? AND repeat = 1"
+        with closing(database.connect(self._home.database, read_only=True)) as connection:
+            return str(connection.execute(f"SELECT id FROM trial WHERE {where}", (arm, task)).fetchone()["id"])
+
     def _verdict(self, candidate: str) -> str:
         with closing(database.connect(self._home.database, read_only=True)) as connection:
             return find_judged(connection, candidate).verdict
@@ -176,3 +187,9 @@ class Story:
         if (found := self._verdict(candidate)) != verdict:
             fix = "see `sia campaign show last` in that repository"
             raise Failed(f"{candidate} was judged {found}, not {verdict}", where=str(self._stage.repo), fix=fix)
+
+
+def _program() -> str:
+    """How a person starts `sia` in the demo's repository."""
+    beside = Path(sys.executable).with_name("sia")
+    return str(beside) if beside.exists() else f"{sys.executable} -P -m orchestrator"

@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.sandbox
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_the_whole_story(mode: str, checkout: Path) -> None:
     before = content(checkout)
     done = subprocess.run(
@@ -75,7 +75,7 @@ def test_the_whole_story(mode: str, checkout: Path) -> None:
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=580,
+        timeout=900,
         check=False,
     )
     text = done.stdout.decode()
