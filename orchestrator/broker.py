@@ -322,7 +322,7 @@ class Line:
             completion = math.ceil(len(answer.text) / 4) if completion is None else completion
         self.usage = replace(
             usage,
-            iterations=usage.iterations + (answer.fault is None and answer.error is None),
+            iterations=usage.iterations + (answer.error is None and not answer.hung_up),
             prompt_tokens=usage.prompt_tokens + prompt,
             completion_tokens=usage.completion_tokens + completion,
             cached_tokens=usage.cached_tokens + (used.cached or 0),

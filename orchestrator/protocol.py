@@ -27,6 +27,7 @@ NAK = "\x15"
 EOT_BYTE = b"\x04"
 NAK_BYTE = b"\x15"
 MAX_REQUEST = 16 * 1024 * 1024  # bytes of one request, without its EOT
+MAX_FORWARDED = 6 * MAX_REQUEST  # bytes of the same request from the broker to an engine: escaped, with the schema
 MAX_ANSWER = 16 * 1024 * 1024  # bytes of one reply
 MAX_COUNTS = 20  # token counts per inference
 MAX_TOKENS = 8192  # of one answer, unless the budget allows less
@@ -76,10 +77,10 @@ class EngineUsage:
     finish: str = "stop"
 
 
-def parse_request(document: bytes) -> Request:
+def parse_request(document: bytes, limit: int = MAX_REQUEST) -> Request:
     """A request as its parts. Raises BadRequest with a reason; never reads a DTD, an entity or the network."""
-    if len(document) > MAX_REQUEST:
-        raise BadRequest(f"request of {len(document)} bytes, at most {MAX_REQUEST} are taken")
+    if len(document) > limit:
+        raise BadRequest(f"request of {len(document)} bytes, at most {limit} are taken")
     if not _START.match(document):
         raise BadRequest("expected one document: <infer_xml>, <token_count> or <token_limit/>, without a DOCTYPE")
     if len(document) > _BIG:

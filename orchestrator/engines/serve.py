@@ -83,7 +83,7 @@ def _next(connection: socket.socket, buffer: bytearray) -> bytes | None:
     start = 0
     while (end := buffer.find(protocol.EOT_BYTE, start)) < 0:
         start = len(buffer)
-        if start > protocol.MAX_REQUEST * 2:
+        if start > protocol.MAX_FORWARDED:
             raise Hangup
         part = connection.recv(1 << 18)
         if not part:
@@ -97,7 +97,7 @@ def _next(connection: socket.socket, buffer: bytearray) -> bytes | None:
 def _answer(model: Model, document: bytes, line: Line, send: Callable[[bytes], object]) -> None:
     from_broker, usage = False, EngineUsage()
     try:
-        request = protocol.parse_request(document)
+        request = protocol.parse_request(document, protocol.MAX_FORWARDED)
         from_broker = request.seed is not None
         if request.kind == "token_limit":
             send(f"{model.token_limit()}{protocol.EOT}".encode())
