@@ -35,7 +35,7 @@ FIRST_SECONDS = 30.0  # from the launch to the first request for an answer
 NEXT_SECONDS = 20.0  # from an answer to the next request
 BACKGROUND_SECONDS = 10.0  # the same, where a background child holds the script's pipes for longer
 END_SECONDS = 10.0  # from a signal to the end of the process (docs/contract.md)
-_STDERR_TAIL = 300  # characters of the instance's own log in an explanation
+_DETAIL = 500  # characters of an explanation
 
 TITLES = {
     "19": "asks its engine on the socket SIA_ENGINE_FD",
@@ -79,7 +79,7 @@ class _Findings:
 
     def note(self, number: str, passed: bool, detail: str = "") -> bool:
         if number not in self.seen or not passed:
-            self.seen[number] = Check(number, TITLES[number], passed, one_line(detail))
+            self.seen[number] = Check(number, TITLES[number], passed, one_line(detail, _DETAIL))
         return passed
 
     def all(self) -> list[Check]:
@@ -121,7 +121,7 @@ class _Laboratory:
 
     def conversation(self) -> None:
         """Everything that an ordinary run shows, a restart in the middle of it, and the orderly end."""
-        findings, overlays = self._findings, self._overlays("main")
+        overlays = self._overlays("main")
         with self._launch(overlays, "main") as run:
             run.instance.send(f"message-{self._mark} ü\n".encode())
             if not self._guarded(run, self._first_run):
@@ -129,8 +129,6 @@ class _Laboratory:
         shown = any(f"message-{self._mark}" in prompt.text for prompt in run.peer.prompts)
         with self._launch(overlays, "again") as run:
             self._guarded(run, lambda again: self._second_run(again, shown))
-        if not findings.seen.get("15"):
-            findings.note("15", True)
 
     def budget(self) -> None:
         """The first inference is refused: the agent has to end in order."""
@@ -219,9 +217,6 @@ class _Laboratory:
                     self._findings.note(number, False, self._findings.ended)
                     break
             return False
-        finally:
-            if run.peer.faults:
-                self._findings.note("15", False, run.peer.faults[0])
         return True
 
     def _overlays(self, name: str) -> tuple[Overlay, ...]:
@@ -240,6 +235,10 @@ class _Laboratory:
             with Instance.start(self._host, setup, cast("Line", peer), None, out.extend, log) as instance:
                 yield _Run(instance, peer, out, log)
         finally:
+            if peer.faults:
+                self._findings.note("15", False, peer.faults[0])
+            elif peer.prompts:
+                self._findings.note("15", True)
             peer.close()
 
 
@@ -283,7 +282,7 @@ class _Run:
             text = self._log.read_bytes()[-4000:].decode("utf-8", "replace").strip()
         except OSError:
             return ""
-        return f"; its log ends: {one_line(text[-_STDERR_TAIL:], _STDERR_TAIL)}" if text else ""
+        return f"; its log ends: {one_line(text.splitlines()[-1])}" if text else ""
 
 
 def ending(outcome: Outcome) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestrator.protocol import EOT_BYTE, MAX_REQUEST, NAK, BadRequest, Request, parse_request
 
 TOKEN_LIMIT = 32768
+MAX_FAULTS = 20  # requests that can't be understood, then this end gives up
 _NOT_TEXT = str.maketrans({"\x04": "\ufffd", "\x15": "\ufffd"})
 
 
@@ -45,6 +46,8 @@ class Peer:
             except BadRequest as error:
                 self.faults.append(str(error))
                 self.error("bad_request", str(error))
+                if len(self.faults) >= MAX_FAULTS:
+                    raise Silent(f"{MAX_FAULTS} requests were none of the protocol: {error}") from None
                 continue
             if request.kind == "infer_xml":
                 self.prompts.append(_prompt(request))
