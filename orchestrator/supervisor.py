@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from orchestrator import change, database, faults, states
 from orchestrator.boots import Ending, ending_of, valid_answer
 from orchestrator.candidates import build
-from orchestrator.engines.host import EngineHost
+from orchestrator.engines.host import EngineDown, EngineHost
 from orchestrator.errors import ConfigError, SiaError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.generations import Ledger, Promotion, Standing
@@ -41,6 +41,7 @@ TURN = 0.1  # seconds that one turn of the loop may wait
 RESTART_SECONDS = 60.0  # within which main must exit after SIGUSR1
 BACKOFF_FIRST, BACKOFF_CAP = 0.5, 60.0  # seconds before a restart, doubled after each crash in a row
 PROBE_SECONDS = 2.0  # between looks at an engine that is out
+PROBE_PATIENCE = 3.0  # seconds for its answer; it may have to start first
 RACES = 100  # lost races with `sia rollback` in a row that are surely none
 
 
@@ -189,7 +190,8 @@ class Supervisor:
             cause = f"could not be launched: {error.what}"
             self._ledger.end_launch(nonce, None, cause)
             return self._decide(Ending("ours", cause), 0)
-        faults.point("old_launched" if standing.probation else "launched")
+        if standing.state == states.TRIAL or standing.probation:
+            faults.point("launched" if standing.state == states.TRIAL else "old_launched")
         boot = standing.promotion.launches if standing.state == states.TRIAL and standing.promotion else None
         self._row = RunningRow(self._db, nonce, label, f"trial boot {boot}" if boot else "running")
         self._stalled = False
@@ -315,8 +317,8 @@ class Supervisor:
             change.ref_is_back(self._ledger, self._repository, promotion)
             return
         try:
-            self._room.engine.wait_ready(1.0)
-        except SiaError:
+            self._room.engine.probe(PROBE_PATIENCE)
+        except (EngineDown, OSError):
             return
         self._ledger.engine_back()
 
@@ -328,7 +330,9 @@ class Supervisor:
             main = self._main
             now = time.monotonic()
             # Asked again by a person who has no more patience. One Ctrl-C may arrive twice: directly and by restart.sh.
-            if self._stop is not None and now - self._stop_since > 1.0 and main is not None:
+            if self._stop is not None and now - self._stop_since > 1.0:
+                if main is None:  # something long is done before a launch, an environment is built
+                    raise KeyboardInterrupt
                 threading.Thread(target=main.kill, daemon=True).start()
             self._stop_since = self._stop_since or now
             interrupted = self._once and number == signal.SIGINT

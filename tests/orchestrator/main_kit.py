@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestrator import candidates, database
 from orchestrator.config import load_settings
+from orchestrator.environments import agent_environment
 from orchestrator.generations import Ledger, Standing
 from orchestrator.home import Home, open_home
 from orchestrator.promotion import ensure_first
@@ -90,6 +91,7 @@ class MainKit:
         self.git("commit", "-q", "-m", "first")
         self.home: Home = open_home(self.repo)
         self.home.environments.symlink_to(environments)
+        agent_environment(self.home, (self.repo / "instance/requirements.txt").read_bytes(), build=True)
         self.log = directory / "supervise.log"
         self.out = directory / "main.out"
         self.campaigns = 0
@@ -185,7 +187,7 @@ class MainKit:
                 process.wait()
                 raise
 
-    def until(self, what: str, condition: Callable[[], Any], timeout: float = 30) -> Any:
+    def until(self, what: str, condition: Callable[[], Any], timeout: float = 60) -> Any:
         """Wait for a condition; the supervisor's log is part of the failure."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:

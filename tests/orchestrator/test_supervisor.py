@@ -300,11 +300,11 @@ def test_an_engine_that_is_out_holds_a_trial(kit: MainKit) -> None:
         kit.until("main to work", kit.works)
         kit.write("policy.toml", "[faults]\ncrash = 1.0\n" + POLICY.replace("[faults]\n", ""))
         _restart_engine(kit)
-        kit.until("the old one to lose it", lambda: any("engine" in text for text in events(kit, "crash")), 60)
+        kit.until("the old one to lose it", lambda: any("engine" in text for text in events(kit, "crash")))
         assert kit.sia("promote", "better").returncode == 0
-        kit.until("the hold", lambda: kit.standing().state == states.HOLD, 60)
+        kit.until("the hold", lambda: kit.standing().state == states.HOLD)
         kit.write("policy.toml", POLICY)
-        kit.until("the promotion", lambda: kit.standing().generation.number == 2 and kit.works(), 60)
+        kit.until("the promotion", lambda: kit.standing().generation.number == 2 and kit.works())
         with kit.database() as connection:
             assert Ledger(connection).promotions()[0].outcome == "healthy"
 
