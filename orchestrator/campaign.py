@@ -54,17 +54,18 @@ def run_campaign(home: Home, file: Path, *, parallel: int | None = None, progres
             stack.enter_context(_lock(home, name))  # before anyone can see the new row
             return _plan(name, setup)
 
-        name = store.create(
-            file=str(file),
-            spec=setup.campaign.model_dump(mode="json"),
-            setup=setup.kept(),
-            baseline=setup.baseline,
-            arms=setup.arms,
-            tasks=setup.task_rows,
-            plan=planned,
-        )
-        progress.say(f"campaign {name}")
-        return _finish(home, name, setup, store, context, signals, parallel)
+        with signals.asking():
+            name = store.create(
+                file=str(file),
+                spec=setup.campaign.model_dump(mode="json"),
+                setup=setup.kept(),
+                baseline=setup.baseline,
+                arms=setup.arms,
+                tasks=setup.task_rows,
+                plan=planned,
+            )
+            progress.say(f"campaign {name}")
+            return _finish(home, name, setup, store, context, signals, parallel)
 
 
 def resume(home: Home, campaign: str, *, parallel: int | None = None, progress: Progress | None = None) -> str:
@@ -85,9 +86,10 @@ def resume(home: Home, campaign: str, *, parallel: int | None = None, progress: 
         except KeyboardInterrupt:
             raise Interrupted(f"campaign {name}: interrupted before it went on") from None
         store = CampaignStore(connection)
-        store.reopen(name)
-        progress.say(f"campaign {name}: {view.done} of {len(view.trials)} trials are done, going on")
-        return _finish(home, name, setup, store, context, signals, parallel)
+        with signals.asking():
+            store.reopen(name)
+            progress.say(f"campaign {name}: {view.done} of {len(view.trials)} trials are done, going on")
+            return _finish(home, name, setup, store, context, signals, parallel)
 
 
 def plan_of(setup: Setup) -> Visible:
@@ -135,13 +137,8 @@ def _finish(
 ) -> str:
     """Run what is still planned, then store the verdicts; whatever stops it leaves a campaign that can be resumed."""
     directory = home.campaigns / name
-    try:
-        runner = _runner(directory, name, setup, store, context, signals.progress, parallel)
-        with signals.stopping(runner.ask_to_stop):
-            runner.run(Waiting(t, attempt) for t, attempt in _still_planned(store.view(name)))
-    except KeyboardInterrupt:
-        store.interrupt(name)
-        raise _interrupted(store.view(name)) from None
+    runner = _runner(directory, name, setup, store, context, signals, parallel)
+    runner.run(Waiting(t, attempt) for t, attempt in _still_planned(store.view(name)))
     view = store.view(name)
     if tampering := baseline_tampering(observations(view)):
         store.fail(name, f"the baseline is disqualified: {tampering}")
@@ -167,7 +164,7 @@ def _runner(
     setup: Setup,
     store: CampaignStore,
     context: TrialContext,
-    progress: Progress,
+    signals: Signals,
     parallel: int | None,
 ) -> Runner:
     from orchestrator.task_files import prepare
@@ -192,7 +189,8 @@ def _runner(
         tasks={task.name: prepare(task, context.host, directory / "tasks") for task in setup.tasks},
         parallel=parallel or setup.campaign.parallel or os.cpu_count() or 1,
         board=board,
-        progress=progress,
+        progress=signals.progress,
+        stop=signals.asked,
     )
 
 

@@ -57,11 +57,12 @@ class Runner:
         parallel: int,
         board: Board,
         progress: Progress,
+        stop: threading.Event,
     ) -> None:
         self.id, self.campaign, self.context, self.store = id, campaign, context, store
         self.directory, self.builds, self.trees, self.tasks = directory, builds, trees, tasks
         self.parallel, self.board, self.progress = parallel, board, progress
-        self.stop = threading.Event()
+        self.stop = stop  # set by a signal or by what makes going on useless
         self.error: SiaError | None = None
         self.tampered_baseline: str | None = None
         self._wake = threading.Event()
@@ -81,11 +82,6 @@ class Runner:
             self._watch(threads)
         finally:
             self.progress.close()
-
-    def ask_to_stop(self) -> None:
-        """End now, in order. Safe in a signal handler: takes no lock."""
-        self.stop.set()
-        self._wake.set()
 
     def _watch(self, threads: list[threading.Thread]) -> None:
         stored = 0.0
@@ -222,7 +218,8 @@ class Runner:
     def _give_up(self, error: SiaError) -> None:
         with self.board.lock:
             self.error = self.error or error
-        self.ask_to_stop()
+        self.stop.set()
+        self._wake.set()
 
 
 def _amounts(usage: Usage | None) -> tuple[int, int, float | None]:

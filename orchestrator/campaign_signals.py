@@ -5,27 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from orchestrator.progress import Progress
 
+SAID = b"\nstopping: trials at work are ended and will be run again by a resume; again to leave at once\n"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Before and after the trials a signal raises KeyboardInterrupt; while they run it asks the runner to stop.
+    """Before the campaign is stored a signal raises KeyboardInterrupt; from then on (`asking`) it only sets `asked`.
 
-    A second one during the stop leaves at once (exit 130): the sandboxes die with this process, and a resume cleans up.
+    A second one after `asked` leaves at once (exit 130): the sandboxes die with this process, and a resume cleans up.
     Does nothing outside the main thread, where Python can't take signals.
     """
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self._stop: Callable[[], None] | None = None
-        self._asked = False
+        self.asked = threading.Event()
+        self._asking = self._raised = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -40,23 +41,21 @@ class Signals:
             signal.signal(number, handler)
 
     @contextmanager
-    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, a signal calls `stop` instead of raising."""
-        self._stop = stop
+    def asking(self) -> Iterator[None]:
+        """While the block runs, signals set `asked` instead of raising."""
+        self._asking = True
         try:
             yield
         finally:
-            self._stop = None
+            self._asking = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._stop is None:
-            if self._asked:
-                return  # the clean-up after the first one is under way
-            self._asked = True
-            raise KeyboardInterrupt
-        if self._asked:
+        if self.asked.is_set():
             self.progress.close()
             os._exit(130)
-        self._asked = True
-        os.write(2, b"\nstopping: trials at work are ended and will be run again by a resume; again to leave at once\n")
-        self._stop()
+        if self._asking:
+            os.write(2, SAID)
+            self.asked.set()
+        elif not self._raised:  # later ones: the clean-up after the first is under way
+            self._raised = True
+            raise KeyboardInterrupt

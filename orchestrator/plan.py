@@ -43,15 +43,15 @@ class Visible:
     def sentences(self) -> tuple[str, ...]:
         """The same in words, for the person who starts the campaign."""
         if not self.candidates:
-            return (f"{_count(self.trials, 'trial')} of the baseline alone: nothing to compare.",)
-        head = f"With {_count(self.tasks, 'task')} and {_count(self.candidates, 'candidate')}"
+            return (f"{count(self.trials, 'trial')} of the baseline alone: nothing to compare.",)
+        head = f"With {count(self.tasks, 'task')} and {count(self.candidates, 'candidate')}"
         if not self.wins:
             first = (
                 f"{head}, better or worse can't be shown: {self.wins_without_loss} tasks with a difference are needed "
                 f"(alpha {self.alpha:g})."
             )
         else:
-            more = "".join(f", {wins} with {_count(losses, 'loss')}" for losses, wins in enumerate(self.wins) if losses)
+            more = "".join(f", {wins} with {count(losses, 'loss')}" for losses, wins in enumerate(self.wins) if losses)
             first = f"{head}, better needs at least {self.wins[0]} wins and no loss{more} (alpha {self.alpha:g})."
         enough = self.tasks >= self.tasks_for_equivalence
         second = f"Equivalent (± {self.margin:g}) needs at least {self.tasks_for_equivalence} tasks" + (
@@ -100,6 +100,7 @@ def visible(candidates: int, tasks: int, repeats: int, alpha: float, margin: flo
     )
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`, `2 losses`."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{number} {noun if number == 1 else plural}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import durable, panels, report_figures
 from orchestrator.errors import ConfigError
-from orchestrator.plan import visible
+from orchestrator.plan import count, visible
 from orchestrator.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _introduction(view: CampaignView) -> list[str]:
     judged = sum(arm.refused is None for arm in view.candidates)
     size = visible(judged, len(view.tasks), repeats, rules["alpha"], rules["margin"])
     where = f"From {one_line(view.file)}, started {started}{took}; state: {view.state}"
-    what = f"{view.done} of {len(view.trials)} trials done. Seed {view.spec['seed']}, {repeats} repeats"
+    what = f"{view.done} of {len(view.trials)} trials done. Seed {view.spec['seed']}, {count(repeats, 'repeat')}"
     return [f"{where}, {what}. Baseline: {view.baseline}.", " ".join(size.sentences())]
 
 
@@ -208,7 +208,9 @@ def _notes(view: CampaignView) -> list[str]:
 
 
 def _number(value: float | int | None) -> str:
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return "–"
+    return str(int(value)) if value == int(value) else f"{value:.4g}"
 
 
 def _md(text: str) -> str:

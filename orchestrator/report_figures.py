@@ -53,7 +53,7 @@ def heatmap(view: CampaignView) -> str:
     figure, axes = _figure(2.5 + 0.55 * len(tasks), 2.4 + 0.4 * len(arms))
     values = [[float("nan") if cell is None else cell for cell in row] for row in cells]
     x, y = range(len(tasks) + 1), range(len(arms) + 1)  # drawn as shapes: an image would need a data: URL
-    axes.pcolormesh([i - 0.5 for i in x], [i - 0.5 for i in y], values, cmap="RdYlGn", vmin=0, vmax=1)
+    axes.pcolormesh([i - 0.5 for i in x], [i - 0.5 for i in y], values, cmap="RdYlGn", vmin=-0.6, vmax=1.6)
     axes.set_ylim(len(arms) - 0.5, -0.5)
     for line, row in enumerate(cells):
         for column, cell in enumerate(row):

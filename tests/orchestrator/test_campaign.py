@@ -31,6 +31,14 @@ def place(mode: str, tmp_path: Path, environments: Path) -> Workplace:
     return made
 
 
+@pytest.fixture
+def small(mode: str, tmp_path: Path, environments: Path) -> Workplace:
+    """The same with three tasks: enough to be interrupted."""
+    made = Workplace(tmp_path, environments, tasks=3)
+    made.branch("careful", {PROMPT: CARE})
+    return made
+
+
 def test_a_campaign_from_the_file_to_its_verdicts(place: Workplace) -> None:
     """Better, equivalent, and one that writes answers into its own log which no engine gave."""
     log = (REPOSITORY / "instance/log.py").read_text(encoding="utf-8")
@@ -99,15 +107,15 @@ def test_a_baseline_that_cheats_stops_the_campaign_for_good(mode: str, tmp_path:
 
 
 @pytest.mark.bad_input
-def test_bad_input_a_second_runner_of_the_same_campaign(place: Workplace) -> None:
-    place.campaign_file("careful")
-    interrupted(place, ACTED)
-    with hold(lock_path(Home(place.state, place.root), "c0001"), "x", "y"):
-        done = place.sia("campaign", "resume", code=1)
+def test_bad_input_a_second_runner_of_the_same_campaign(small: Workplace) -> None:
+    small.campaign_file("careful")
+    interrupted(small, ACTED)
+    with hold(lock_path(Home(small.state, small.root), "c0001"), "x", "y"):
+        done = small.sia("campaign", "resume", code=1)
         print(done.stderr)
         assert f"is being run already (process {os.getpid()})" in done.stderr
-        assert place.shown()["state"] == "interrupted"
-    place.sia("campaign", "resume")
+        assert small.shown()["state"] == "interrupted"
+    small.sia("campaign", "resume")
 
 
 def interrupted(place: Workplace, marker: str, *, number: int = signal.SIGINT, delay: float = 0.0) -> str:
@@ -133,62 +141,84 @@ def interrupted(place: Workplace, marker: str, *, number: int = signal.SIGINT, d
 
 
 @pytest.mark.bad_input
-def test_bad_input_ctrl_c_before_the_first_trial(place: Workplace) -> None:
-    place.campaign_file("careful")
-    assert "nothing was stored" in interrupted(place, "checking the contract")
-    assert json.loads(place.sia("campaign", "list", "--json").stdout) == []
-    place.sia("campaign", "run", "campaign.toml")
-    assert place.verdicts() == {"careful": "better"}
+def test_bad_input_ctrl_c_before_the_first_trial(small: Workplace) -> None:
+    small.campaign_file("careful")
+    assert "nothing was stored" in interrupted(small, "checking the contract")
+    assert json.loads(small.sia("campaign", "list", "--json").stdout) == []
+    small.sia("campaign", "run", "campaign.toml")
+    assert small.shown()["verdicts"]["careful"]["wins"] == 3
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
-    ("marker", "delay"), [("campaign c0001", 0.0), ("campaign c0001", 0.15), (ACTED, 0.0), (ACTED, 0.1), ("[5/", 0.05)]
+    ("marker", "delay"), [("campaign c0001", 0.0), ("campaign c0001", 0.15), (ACTED, 0.0), (ACTED, 0.1), ("[3/", 0.05)]
 )
-def test_bad_input_ctrl_c_while_trials_run(place: Workplace, marker: str, delay: float) -> None:
-    place.campaign_file("careful")
-    said = interrupted(place, marker, delay=delay)
+def test_bad_input_ctrl_c_while_trials_run(small: Workplace, marker: str, delay: float) -> None:
+    small.campaign_file("careful")
+    said = interrupted(small, marker, delay=delay)
     assert "sia campaign resume c0001" in said
-    shown = place.shown()
+    shown = small.shown()
     assert shown["state"] == "interrupted" and shown["verdicts"] == {}
     assert {trial["state"] for trial in shown["trials"]} <= {"planned", "done"}
     kept = {trial["id"]: trial for trial in shown["trials"] if trial["state"] == "done"}
     assert all(trial["outcome"] == "completed" for trial in kept.values()), "what the stop did is nobody's result"
-    place.sia("campaign", "resume")
-    after = {trial["id"]: trial for trial in place.shown()["trials"]}
-    assert kept.items() <= after.items() and place.verdicts() == {"careful": "better"}
-    assert "is finished" in place.sia("campaign", "resume", code=2).stderr
+    small.sia("campaign", "resume")
+    after = {trial["id"]: trial for trial in small.shown()["trials"]}
+    assert kept.items() <= after.items() and small.shown()["verdicts"]["careful"]["wins"] == 3
+    assert "is finished" in small.sia("campaign", "resume", code=2).stderr
+
+
+@pytest.mark.bad_input
+def test_bad_input_a_second_ctrl_c_leaves_at_once(small: Workplace) -> None:
+    small.campaign_file("careful")
+    process = small.start("campaign", "run", "campaign.toml")
+    assert process.stdout
+    with process:
+        while ACTED not in process.stdout.readline():
+            pass
+        family = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 5
+        assert "Traceback" not in process.stdout.read()
+    assert gone(family, small) == []
+    small.sia("campaign", "resume")
+    assert small.shown()["verdicts"]["careful"]["wins"] == 3
+    assert not list((small.state / "run").iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_and_a_closed_terminal_end_it_in_order_too(place: Workplace, number: int) -> None:
-    place.campaign_file("careful")
-    interrupted(place, ACTED, number=number)
-    assert place.shown()["state"] == "interrupted"
+def test_sigterm_and_a_closed_terminal_end_it_in_order_too(small: Workplace, number: int) -> None:
+    small.campaign_file("careful")
+    interrupted(small, ACTED, number=number)
+    assert small.shown()["state"] == "interrupted"
 
 
 @pytest.mark.bad_input
-def test_bad_input_tasks_changed_since_the_interruption(place: Workplace) -> None:
-    place.campaign_file("careful")
-    interrupted(place, ACTED)
-    place.write("tasks/task3/tests/test.sh", "echo 1 > /logs/verifier/reward.txt\n")
-    done = place.sia("campaign", "resume", code=78)
+def test_bad_input_tasks_changed_since_the_interruption(small: Workplace) -> None:
+    small.campaign_file("careful")
+    interrupted(small, ACTED)
+    small.write("tasks/task2/tests/test.sh", "echo 1 > /logs/verifier/reward.txt\n")
+    done = small.sia("campaign", "resume", code=78)
     print(done.stderr)
-    assert "task3" in done.stderr and "have changed" in done.stderr
-    place.task("task3")
-    place.sia("campaign", "resume")
+    assert "task2" in done.stderr and "have changed" in done.stderr
+    small.task("task2")
+    small.sia("campaign", "resume")
 
 
 @pytest.mark.bad_input
-def test_bad_input_an_engine_that_always_dies_stops_the_campaign(place: Workplace) -> None:
+def test_bad_input_an_engine_that_always_dies_stops_the_campaign(small: Workplace) -> None:
     """An outage is nobody's result: the trials are planned again, and count once the engine is mended."""
-    place.write("policy.toml", '[faults]\ncrash = 1.0\n[[rule]]\nwhen = "true()"\nanswer = "<stop/>"\n')
-    place.campaign_file("careful", repeats=2)
-    done = place.sia("campaign", "run", "campaign.toml", code=None)
+    small.write("policy.toml", '[faults]\ncrash = 1.0\n[[rule]]\nwhen = "true()"\nanswer = "<stop/>"\n')
+    small.campaign_file("careful", repeats=3)
+    done = small.sia("campaign", "run", "campaign.toml", code=None)
     print(done.stderr)
     assert done.returncode == 1, done.stderr
     assert "trials in a row could not be run" in done.stderr and "engine" in done.stderr
-    shown = place.shown()
+    shown = small.shown()
     assert shown["state"] == "interrupted" and shown["verdicts"] == {}
 
 
@@ -224,22 +254,22 @@ def test_a_terminal_sees_a_live_panel_and_gets_its_cursor_back(place: Workplace)
     assert b"\x1b" not in data and b"better" in data
 
 
-def test_the_plan_is_the_same_for_the_same_file(place: Workplace) -> None:
-    place.campaign_file("careful")
+def test_the_plan_is_the_same_for_the_same_file(small: Workplace) -> None:
+    small.campaign_file("careful")
     orders = []
     for number in (1, 2):
-        place.sia("campaign", "run", "campaign.toml")
-        shown = place.shown(f"c{number}")
+        small.sia("campaign", "run", "campaign.toml")
+        shown = small.shown(f"c{number}")
         orders.append([(t["arm"], t["task"], t["repeat"], t["reward"]) for t in shown["trials"]])
     assert orders[0] == orders[1]
 
 
-def test_showing_changes_nothing(place: Workplace) -> None:
-    place.campaign_file("careful")
-    place.sia("campaign", "run", "campaign.toml")
-    database = place.state / "sia.db"
-    place.sia("campaign", "show")
+def test_showing_changes_nothing(small: Workplace) -> None:
+    small.campaign_file("careful")
+    small.sia("campaign", "run", "campaign.toml")
+    database = small.state / "sia.db"
+    small.sia("campaign", "show")
     before = hashlib.sha256(database.read_bytes()).digest()
     for words in (("show",), ("show", "--trials"), ("list",), ("report",)):
-        place.sia("campaign", *words)
+        small.sia("campaign", *words)
     assert hashlib.sha256(database.read_bytes()).digest() == before
