@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -58,14 +59,15 @@ class SupervisorServer:
     """The sockets of all instances of this process. Thread-safe."""
 
     def __init__(self, directory: Path, services: Services) -> None:
-        """`directory` (`home.run`) holds the sockets."""
+        """`directory` (`home.run`) holds the sockets. Those that a killed process left there are removed."""
+        _sweep(directory)
         self._directory, self._services = directory, services
         self._listeners: dict[Path, _Listener] = {}
         self._lock = threading.Lock()
 
     def listen(self, origin: str) -> Path:
         """A new socket for one instance; connectable by the sandbox uid."""
-        path = self._directory / f"s-{secrets.token_hex(6)}"
+        path = self._directory / f"s-{os.getpid()}-{secrets.token_hex(4)}"
         listening = socket.socket(socket.AF_UNIX)
         try:
             _bind(listening, path)
@@ -200,9 +202,29 @@ def _clean(text: str) -> str:
 
 
 def _bind(listening: socket.socket, path: Path) -> None:
-    """bind(2) takes at most 107 bytes of path; going through the directory's descriptor it is always short."""
+    with _short(path) as name:
+        listening.bind(name)
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """bind(2) and connect(2) take at most 107 bytes of path; through the directory's descriptor it is always short."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        listening.bind(f"/proc/self/fd/{directory}/{path.name}")
+        yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove sockets whose process is gone and that nobody listens at; either sign alone could be wrong."""
+    for path in directory.glob("s-*-*"):
+        if Path("/proc", path.name.split("-")[1]).exists():
+            continue
+        with socket.socket(socket.AF_UNIX) as probe, _short(path) as name:
+            try:
+                probe.connect(name)
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # gone already
