@@ -59,7 +59,7 @@ def _entry(path: Path, status: os.stat_result, below: Entry | None, name: str) -
     if kind is not None:
         yield Change(name, kind, stat.S_ISDIR(mode), status.st_size if stat.S_ISREG(mode) else 0)
     if stat.S_ISDIR(mode):
-        with readable(path, status):
+        with readable(path, status), layers.opened(below.directories if below is not None else ()):
             yield from _inside(path, below, f"{name}/")
 
 

@@ -62,6 +62,15 @@ def readable(path: Path, status: os.stat_result) -> Iterator[None]:
         path.chmod(stat.S_IMODE(status.st_mode))
 
 
+@contextlib.contextmanager
+def opened(stack: Sequence[Path]) -> Iterator[None]:
+    """Directories whose entries can be looked up, for a moment (see `readable`)."""
+    with contextlib.ExitStack() as held:
+        for directory in stack:
+            held.enter_context(readable(directory, directory.lstat()))
+        yield
+
+
 def check_depth(prefix: str) -> None:
     """Raise UnsafePath where directories are nested beyond reason: an instance must not exhaust our stack."""
     if prefix.count("/") > MAX_DEPTH:
@@ -155,12 +164,15 @@ def read_layered(lowers: Sequence[Path], upper: Path | None, relative: str, max_
     parts = [part for part in relative.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
         raise UnsafePath("leads out of the instance's files", where=relative)
-    for part in parts[:-1]:
-        stack = _entry(stack, part, relative).directories
-        if not stack:
-            raise UnsafePath("not a directory, and symlinks are not followed", where=relative)
-    entry = _entry(stack, parts[-1], relative)
-    with readable(entry.path, entry.status):
+    with contextlib.ExitStack() as held:
+        for part in parts[:-1]:
+            held.enter_context(opened(stack))
+            stack = _entry(stack, part, relative).directories
+            if not stack:
+                raise UnsafePath("not a directory, and symlinks are not followed", where=relative)
+        held.enter_context(opened(stack))
+        entry = _entry(stack, parts[-1], relative)
+        held.enter_context(readable(entry.path, entry.status))
         return read.read_file(entry.path.parent, entry.path.name, max_bytes)
 
 
@@ -201,7 +213,8 @@ def _copy_directory(stack: Sequence[Path], dest: Path, budget: _Budget, prefix: 
         target, mode = dest / name, entry.status.st_mode
         if stat.S_ISDIR(mode):
             target.mkdir(mode=0o700)
-            _copy_directory(entry.directories, target, budget, f"{prefix}{name}/")
+            with opened(entry.directories):
+                _copy_directory(entry.directories, target, budget, f"{prefix}{name}/")
             target.chmod(mode & 0o777)
         elif stat.S_ISLNK(mode):
             target.symlink_to(entry.path.readlink())
