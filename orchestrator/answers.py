@@ -138,6 +138,8 @@ def _logged_answer(content: bytes) -> str | None:
         root = etree.fromstring(content, parser)
     except (etree.XMLSyntaxError, ValueError):
         return None
+    if root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # missing in lxml-stubs
+        return None
     response = root.find("response") if root.tag == "iteration" else None
     return None if response is None else "".join(map(str, response.itertext()))
 
@@ -147,4 +149,4 @@ def _normal(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return _normal(_UNFIT.sub("", _ESCAPES.sub("", text)))
+    return _normal(_UNFIT.sub("", _ESCAPES.sub("", text.replace("‹U+2039›", "‹"))))  # an escaped escape

@@ -8,6 +8,7 @@ power cut from the next `sync` on (a torn end of the log is dropped by SQLite, w
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import sqlite3
 import struct
@@ -23,12 +24,14 @@ from orchestrator import database
 from orchestrator.errors import ConfigError, Failed
 
 FORMAT = 1
-_SCHEMA = (
-    "CREATE TABLE chunk (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, packed INTEGER NOT NULL, data BLOB NOT NULL)",
-    "CREATE TABLE text (hash BLOB PRIMARY KEY, chunks BLOB NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE entry (journal TEXT NOT NULL, n INTEGER NOT NULL, hash BLOB NOT NULL, record BLOB NOT NULL,"
-    " PRIMARY KEY (journal, n)) WITHOUT ROWID",
-)
+_SCHEMA = """
+CREATE TABLE chunk (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, packed INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE text (hash BLOB PRIMARY KEY, chunks BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE entry (
+    journal TEXT NOT NULL, n INTEGER NOT NULL, hash BLOB NOT NULL, record BLOB NOT NULL, PRIMARY KEY (journal, n)
+) WITHOUT ROWID;
+CREATE TABLE synced (count INTEGER NOT NULL);
+INSERT INTO synced VALUES (0)"""
 _ENTRY_START = re.compile(rb'\n(?=<[A-Za-z_][\w.-]{0,60}\s[^<>]{0,300}\bid=["\'])')
 _CHUNK = 64 * 1024
 _PACK_FROM = 160  # bytes; below it a zstd frame saves nothing
@@ -49,7 +52,7 @@ def cut(text: bytes) -> list[bytes]:
     """The chunks of a text; joined they are the text."""
     edges = [0, *(match.end() for match in _ENTRY_START.finditer(text)), len(text)]
     chunks = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         chunks += [text[at : min(at + _CHUNK, end)] for at in range(start, end, _CHUNK)]
     return chunks
 
@@ -158,6 +161,11 @@ class ExchangeStore:
             self._read.popitem(last=False)
         return data
 
+    def forget(self) -> None:
+        """Read everything from the disk again."""
+        with self._lock:
+            self._read.clear()
+
     def entries(self, journal: str, after: int = 0) -> Iterator[Stored]:
         """A journal's entries with numbers above `after`, in order; fetched in portions, so it may grow meanwhile."""
         while True:
@@ -198,10 +206,8 @@ def _open(path: Path) -> sqlite3.Connection:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
             with database.transaction(connection):
                 if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-                    for statement in _SCHEMA:
+                    for statement in _SCHEMA.split(";"):
                         connection.execute(statement)
-                    connection.execute("CREATE TABLE synced (count INTEGER NOT NULL)")
-                    connection.execute("INSERT INTO synced VALUES (0)")
                     connection.execute(f"PRAGMA user_version={FORMAT}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:

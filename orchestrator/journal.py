@@ -163,8 +163,9 @@ class Journal:
 
     def verify(self) -> Verification:
         """Recompute every hash: records, chain, texts, and the head in the database."""
+        self.store.forget()
         previous, count = _start(self.id, self.created, _canonical(dict(self.meta))), 0
-        covered = 0 if self.entries else None
+        covered: int | None = None if self.entries else 0
         problem = None if self.entries or self.head == previous else "the head does not fit the journal's beginning"
         for stored in self.store.entries(self.id):
             count += 1
