@@ -108,6 +108,9 @@ def accept_proposal(
     tip = _tip(header, branch, where)
     repo = Repository(home).ensure()
     with repo.quarantine() as inside, closing(connect(home.database)) as database:
+        known = database.execute("SELECT id FROM proposal WHERE tip = ?", (tip,)).fetchone()
+        if known:
+            return f"proposal/{known['id']}"
         inside.memory = MEMORY
         _unpack(inside, bundle[header.pack :], where)
         if inside.commit_of(tip) != tip:
@@ -150,13 +153,22 @@ def _unpack(inside: Git, pack: bytes, where: str) -> None:
         raise Refused(f"git refuses the bundle's objects: {reason}", where=where, fix=_REMAKE) from None
 
 
+_STANDS_FOR = """
+SELECT full_commit FROM clone_base WHERE synthetic = :oid
+UNION ALL SELECT commit_id FROM proposal WHERE tip = :oid LIMIT 1
+"""
+
+
 def _base(inside: Git, database: sqlite3.Connection, tip: str, where: str) -> str:
-    """The full commit that the nearest known commit of the proposal's history stands for."""
+    """The full commit that the nearest known commit of the proposal's history stands for.
+
+    That is a commit of the clone as it was made, or the tip of an earlier proposal which this one goes on from.
+    """
     for order in ("--first-parent", "--topo-order"):
         for oid in inside.line("rev-list", order, f"--max-count={MAX_WALK}", tip).split():
-            row = database.execute("SELECT full_commit FROM clone_base WHERE synthetic = ?", (oid,)).fetchone()
+            row = database.execute(_STANDS_FOR, {"oid": oid}).fetchone()
             if row:
-                return str(row["full_commit"])
+                return str(row[0])
     fix = "make a fresh clone with tools/clone, and put your change on a branch of it"
     raise Refused("the branch is not based on a clone of the agent's history", where=where, fix=fix)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,9 @@ def prepare(repo: Repository, settings: Settings, name: str, generation: str) ->
     with repo.quarantine() as scratch, scratch.objects() as objects:
         mine, theirs, common = (_side(objects, oid, paths) for oid in (generation, proposed, base))
         files(objects, theirs.agent, where)  # refuses before anything walks it
-        merged = _merge_agent_paths(scratch, objects, mine, theirs, common, paths, where)
+        absorbed = _absorbed(repo, mine.oid, theirs.oid, base)
+        start = _side(objects, absorbed, paths) if absorbed else common
+        merged = _merge_agent_paths(scratch, objects, mine, theirs, start, paths, where)
         whole = graft(objects, mine.commit.tree, entries(objects, merged, paths))
         scratch.write(whole.new)
         agent = agent_tree(objects, whole.oid, paths)
@@ -79,6 +82,22 @@ def _side(objects: Objects, oid: str, paths: Sequence[str]) -> _Side:
     return _Side(oid, commit, agent_tree(objects, commit.tree, paths))
 
 
+def _absorbed(repo: Repository, generation: str, proposed: str, base: str) -> str | None:
+    """The newest commit of the candidate's branch whose agent paths the generation has taken already, if any.
+
+    Where other paths were left out, J has the generation as its only parent, so git's merge base lies before what was
+    promoted: going on with that branch would conflict with its own, earlier change.
+    """
+    arguments = ("log", "--first-parent", "--format=%H %(trailers:key=Sia-Candidate,valueonly,separator=%x2C)")
+    for line in repo.git.line(*arguments, f"{base}..{generation}").splitlines():
+        made, _, commit = line.partition(" ")
+        if re.fullmatch(r"[0-9a-f]{40}", commit) and repo.resolve(f"refs/sia/judged/{made}") == made:
+            git = repo.git
+            if git.commit_of(commit) and git.is_ancestor(commit, proposed) and git.is_ancestor(base, commit):
+                return commit
+    return None
+
+
 def _merge_agent_paths(
     scratch: Git, objects: Objects, mine: _Side, theirs: _Side, common: _Side, paths: Sequence[str], where: str
 ) -> str:
@@ -86,7 +105,7 @@ def _merge_agent_paths(
     listed = ", ".join(paths)
     if theirs.agent.oid == common.agent.oid:
         what = f"changes nothing in the agent paths ({listed})"
-        if theirs.oid == common.oid:
+        if theirs.oid == common.oid:  # git's merge base, or what was promoted of this very branch
             what = "is already part of the generation it would be judged against"
         raise Refused(what, where=where, fix="commit a change of the agent; other paths are merged by people")
     if mine.agent.oid == common.agent.oid:

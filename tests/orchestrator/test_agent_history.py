@@ -115,6 +115,18 @@ def test_proposal_based_on_an_older_generation_is_merged(agent_repo: AgentRepo, 
     assert repository.file(candidate.judged, "procedures/new.md") == b"New.\n"
 
 
+def test_the_next_proposal_of_a_clone_goes_on_from_the_one_before(agent_repo: AgentRepo, clone: Clone) -> None:
+    clone.repo.commit({"instance/text.py": "GREETING = 2\n"})
+    first = propose(agent_repo, clone.bundle("better"))
+    repository = agent_repo.repository
+    promoted = prepare(repository, agent_repo.settings, first, clone.base).judged
+    repository.move_main(promoted, clone.base)
+    clone.repo.commit({"instance/text.py": "GREETING = 3\n"})
+    second = prepare(repository, agent_repo.settings, propose(agent_repo, clone.bundle("better")), promoted)
+    assert repository.git.line("rev-list", "--parents", "-n1", second.judged).split()[1:] == [promoted]
+    assert repository.file(second.judged, "instance/text.py") == b"GREETING = 3\n"
+
+
 def test_what_lies_outside_the_agent_paths_is_dropped(agent_repo: AgentRepo, clone: Clone) -> None:
     clone.repo.commit({"instance/text.py": "GREETING = 2\n", "tests/hidden.txt": "mine\n", "sia.toml": "[agent]\n"})
     commit = agent_repo.repository.fetch_candidate(propose(agent_repo, clone.bundle("better")))

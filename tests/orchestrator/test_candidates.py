@@ -36,10 +36,10 @@ def content(repo: AgentRepo, commit: str, path: str) -> str | None:
 def advance(repo: AgentRepo, files: dict[str, str | None], name: str = "generation") -> str:
     """A new generation: a branch is promoted."""
     old = repo.repository.head()
+    repo.git("fetch", "--quiet", str(repo.repository.path), "main")
     repo.branch(name, files, old)
     new = prepared(repo, name).judged
     repo.repository.move_main(new, old)
-    repo.git("fetch", "--quiet", str(repo.repository.path), f"main:refs/heads/gen-{name}")
     return new
 
 
@@ -143,6 +143,23 @@ def test_a_repaired_branch_merges_again_after_a_rollback(agent_repo: AgentRepo) 
     candidate = prepared(agent_repo, "risky")
     assert content(agent_repo, candidate.judged, "instance/text.py") == FIRST
     assert content(agent_repo, candidate.judged, "tools/new") == "good\n"
+
+
+def test_a_branch_goes_on_after_its_agent_paths_were_promoted(agent_repo: AgentRepo) -> None:
+    old = agent_repo.repository.head()
+    agent_repo.branch("mixed", {"instance/text.py": FIRST, "README.md": "x\n"})
+    first = prepared(agent_repo, "mixed")
+    agent_repo.repository.move_main(first.judged, old)
+    with pytest.raises(Refused, match="already part of the generation"):
+        prepared(agent_repo, "mixed")
+    advance(agent_repo, {"instance/text.py": FIRST.replace("LINE_39 = 39", "LINE_39 = 139")})
+    agent_repo.git("checkout", "--quiet", "mixed")
+    agent_repo.commit({"instance/text.py": LINES.replace("LINE_0 = 0", "LINE_0 = 200")})
+    agent_repo.git("checkout", "--quiet", "trunk")
+    candidate = prepared(agent_repo, "mixed")
+    merged = content(agent_repo, candidate.judged, "instance/text.py")
+    assert merged == LINES.replace("LINE_0 = 0", "LINE_0 = 200").replace("LINE_39 = 39", "LINE_39 = 139")
+    assert candidate.left_out == ("README.md",)
 
 
 def test_nested_agent_paths(agent_repo: AgentRepo) -> None:
