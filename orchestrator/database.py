@@ -76,6 +76,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     try:
         yield connection
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has rolled back already
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
