@@ -94,16 +94,18 @@ def test_the_whole_story(mode: str, checkout: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_ctrl_c_leaves_nothing_running(mode: str, checkout: Path) -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         DEMO, cwd=checkout, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout
-    for line in process.stdout:
-        if line.startswith("$ sia campaign run"):
-            break
-    time.sleep(4)
-    process.send_signal(signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait(60) == 130, rest
+    ) as process:
+        assert process.stdout
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("$ sia campaign run"):
+                break
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(60) == 130, "".join(said) + rest
     assert "Traceback" not in rest
     assert left_running(checkout) == []
