@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from instance.agent import EXIT_FAILED, StandardAgent
+from instance.agent import EXIT_FAILED, EXIT_INTERRUPTED, StandardAgent
 from instance.base import Parts
 from instance.clock import Clock, FixedClock, IdGenerator, SequentialIds, TimeIds
 from instance.engine import LlmEngine
@@ -36,6 +36,8 @@ def assemble(settings: Settings, interrupt: Interrupt) -> StandardAgent:
     action_schema = _read(schema_path)
     validator = XMLValidator(action_schema)
     data_directories(settings.data)
+    state = StateStore(settings.data / "state")
+    state.lock()
     clock: Clock = FixedClock(_FIXED_MOMENT) if settings.deterministic else Clock()
     ids: IdGenerator = SequentialIds() if settings.deterministic else TimeIds()
     runner = ScriptRunner(script_environment(os.environ, settings.code), interrupt)
@@ -56,7 +58,7 @@ def assemble(settings: Settings, interrupt: Interrupt) -> StandardAgent:
         renderer=DocumentRenderer(system_prompt, action_schema),
         logger=IterationLogger(settings.data / "iterations", system_prompt, action_schema),
         io=io,
-        state=StateStore(settings.data / "state"),
+        state=state,
         runner=runner,
         ids=ids,
         clock=clock,
@@ -85,6 +87,9 @@ def main() -> int:
         return EXIT_FAILED
     try:
         return agent.run()
+    except KeyboardInterrupt:
+        print("sia-agent: ended at once; the state is the one after the last action", file=sys.stderr)
+        return EXIT_INTERRUPTED
     finally:
         agent.llm.close()
         agent.metrics.stop()

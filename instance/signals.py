@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -43,7 +44,8 @@ class Interrupt:
         """Ask the agent to end after this iteration. The time that is left runs from the first request of its kind."""
         if self.request != request:
             self.request, self.signum, self.asked_at = request, signum, time.monotonic()
-            os.write(self._write, b"!")
+            with contextlib.suppress(BlockingIOError):  # full: then it is readable already
+                os.write(self._write, b"!")
 
     def forget_late_restart(self) -> None:
         """Drop a request to restart that took so long that it was given up."""

@@ -7,6 +7,8 @@ one of the two is whole, and at most those seconds are lost.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 import zlib
 from pathlib import Path
@@ -24,7 +26,7 @@ from instance.entries import (
     SingleEntry,
     WriteEntry,
 )
-from instance.errors import StateDamaged
+from instance.errors import StartError, StateDamaged
 from instance.files import write_whole
 from instance.iobuffer import IOBuffer
 from instance.memory import WorkingMemory
@@ -63,6 +65,15 @@ class StateStore:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._synced_at = time.monotonic()
+        self._lock = -1
+
+    def lock(self) -> None:
+        """Keep the directory for this process, until it ends. Raises StartError if another agent has it."""
+        self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(f"another agent works with {self._directory.parent}\n  fix: pass --data DIR") from None
 
     def save(self, counters: Counters, memory: WorkingMemory, io: IOBuffer, *, durable: bool = False) -> None:
         """Replace the saved state. Raises OSError; the old one is then still there."""

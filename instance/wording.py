@@ -27,8 +27,8 @@ SYNTAX = _table(
     (
         r"Opening and ending tag mismatch: (\S+) line (\d+) and (\S+?)(?:,|$)",
         (
-            "The element '{0}' opened on line {1} is closed by '</{2}>'. Close it with '</{0}>'; put text with tags in it "
-            "into a CDATA section"
+            "The element '{0}' opened on line {1} is closed by '</{2}>'. Close it with '</{0}>'; put text with tags "
+            "in it into a CDATA section"
         ),
     ),
     (r"Premature end of data in tag (\S+)", "The element '{0}' is never closed. End the answer with '</{0}>'"),

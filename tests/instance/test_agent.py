@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -258,6 +259,24 @@ def test_a_full_disk_is_told(agent) -> None:  # type: ignore[no-untyped-def]
     assert agent.finish()[0] == 0
     told = [text(child, "error") for child in entries(agent.contexts()[-1]) if child.tag == "parse_error"]
     assert len(told) == 2 and all("Make room" in error for error in told)
+
+
+def test_a_data_directory_has_one_agent(agent) -> None:  # type: ignore[no-untyped-def]
+    agent.start([{"wait": 2, "then": "<stop/>"}])
+    agent.asked(1)
+    second = run("--engine", "true", "--data", str(agent.data), cwd=agent.directory)
+    assert second.returncode == 1 and "another agent" in second.stderr
+    assert agent.finish()[0] == 0
+
+
+def test_a_second_ctrl_c_does_not_wait(agent) -> None:  # type: ignore[no-untyped-def]
+    process = agent.start(["<reasoning>kept</reasoning>", {"wait": 60, "then": "<stop/>"}])
+    agent.asked(2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert agent.finish(seconds=5)[0] == 130
+    assert "Traceback" not in agent.stderr and b"kept" in (agent.data / "state" / "agent.xml").read_bytes()
 
 
 def run(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -29,6 +29,7 @@ def test_the_command(
 
     monkeypatch.delenv("SIA_HOME", raising=False)
     repo = make_agent_repo(tmp_path / "agent")
+    repo.commit({"sia.toml": "[agent]\nbuild_environments = true\n"})
     monkeypatch.chdir(repo.path)
     with pytest.raises(SystemExit) as caught:
         main(["conformance", "--json", "--only", "19", "--", "python", "-c", "raise SystemExit(5)"])
