@@ -14,6 +14,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Guardrail = Literal["tokens", "iterations", "seconds", "parse_errors", "cost"]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -113,8 +114,8 @@ class VerdictRules(Strict):
 
     alpha: Fraction = 0.05
     margin: Fraction = 0.05
-    tolerance: dict[Literal["tokens", "iterations", "seconds", "parse_errors", "cost"], Factor] = Field(
-        default_factory=lambda: {"tokens": 1.2, "seconds": 1.5, "parse_errors": 1.0}
+    tolerance: dict[Guardrail, Factor] = Field(
+        default_factory=lambda: dict[Guardrail, float]({"tokens": 1.2, "seconds": 1.5, "parse_errors": 1.0})
     )
 
     @field_validator("tolerance", mode="before")
