@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
@@ -42,20 +41,24 @@ class HomeServices:
             if found is None:
                 return "There is no such campaign." if campaign else "There is no campaign yet."
             trials = connection.execute(
-                "SELECT arm, task, reward, record FROM trial WHERE campaign = ? AND state = 'done'", (found["id"],)
+                "SELECT arm, task, reward FROM trial WHERE campaign = ? AND state = 'done' ORDER BY position",
+                (found["id"],),
             ).fetchall()
+            sealed = connection.execute(
+                "SELECT 1 FROM campaign_task WHERE campaign = ? AND split = 'sealed' LIMIT 1", (found["id"],)
+            ).fetchone()
             verdicts = dict(
                 connection.execute("SELECT arm, verdict FROM verdict WHERE campaign = ?", (found["id"],)).fetchall()
             )
         head = f"Campaign {found['id']} ({found['state']})"
-        if any(json.loads(trial["record"] or "{}").get("split") == "sealed" for trial in trials):
+        if sealed:  # a mean or a verdict over sealed tasks tells about them too
             return f"{head}: its results are sealed."
         rewards: dict[tuple[str, str], list[float]] = defaultdict(list)
         for trial in trials:
             if trial["reward"] is not None:
                 rewards[trial["arm"], trial["task"]].append(trial["reward"])
         lines = [f"{head}. Mean reward of each task:"]
-        for arm in dict.fromkeys(arm for arm, _ in sorted(rewards)):
+        for arm in dict.fromkeys(arm for arm, _ in rewards):
             tasks = {task: sum(r) / len(r) for (of, task), r in sorted(rewards.items()) if of == arm}
             verdict = f", verdict: {verdicts[arm]}" if arm in verdicts else ""
             lines.append(f"{arm}: mean {sum(tasks.values()) / len(tasks):.3f}{verdict}")

@@ -68,7 +68,15 @@ def check_task(
     return TaskCheck(files.task.name, files.key, tuple(findings), forgeable)
 
 
-def broken_by_oracle(host: Host, home: Home, files: TaskFiles, tools: VerifierTools, scratch: Path) -> str:
+def broken_by_oracle(
+    host: Host,
+    home: Home,
+    files: TaskFiles,
+    tools: VerifierTools,
+    scratch: Path,
+    *,
+    stop: threading.Event | None = None,
+) -> str:
     """Why the task itself is at fault when its tests give no reward: the oracle fails too. "" if it is not.
 
     Known from the mark of an earlier check, else tried now (and then known). A task without an oracle is not doubted.
@@ -76,7 +84,7 @@ def broken_by_oracle(host: Host, home: Home, files: TaskFiles, tools: VerifierTo
     mark = read_mark(home, files.key)
     if mark is not None or files.solution is None:
         return "" if mark is None or mark.oracle else "`sia task check` fails"
-    findings = check_task(host, home, files, tools, scratch / "oracle").findings
+    findings = check_task(host, home, files, tools, scratch / "oracle", stop=stop).findings
     return "; ".join(f"{finding.name}: {finding.detail}" for finding in findings if not finding.passed)
 
 

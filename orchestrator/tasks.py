@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ class Task:
     env: Mapping[str, str]
     agent_timeout: float | None
     verifier_timeout: float
-    cpus: int | None
+    cpus: int | None  # only compared with the machine: trials share its processors
     memory_mb: int | None
     storage_mb: int | None
     allow_internet: bool  # for the verifier; an instance never has a network
@@ -127,6 +128,8 @@ def load_task(directory: Path) -> Task:
     notes = [*(f"task.toml: unknown key {key}" for key in _unknown(file)), *layout.notes]
     if file.environment.allow_internet:
         notes.append("the verifier has the host's network; the instance has none")
+    if (file.environment.cpus or 0) > (os.cpu_count() or 1):
+        notes.append(f"asks for {file.environment.cpus} processors, this machine has {os.cpu_count()}")
     split = file.task.split or file.metadata.get("split", "train")
     if split not in ("train", "validation", "sealed"):
         what = f"metadata.split: train, validation or sealed (got {split!r})"

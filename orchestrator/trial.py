@@ -306,7 +306,7 @@ class _Trial:
             context.host, context.home, spec.task, uppers, stdout, self.tools, spec.directory, stop=spec.stop
         )
         if reward.outcome == "failed":
-            broken = broken_by_oracle(context.host, context.home, spec.task, self.tools, spec.directory)
+            broken = broken_by_oracle(context.host, context.home, spec.task, self.tools, spec.directory, stop=spec.stop)
             if broken:
                 return Reward(None, "invalid", f"the task is broken: {broken}", reward.seconds, reward.forgeable)
         return reward
