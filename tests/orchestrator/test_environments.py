@@ -19,12 +19,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator import environments, installers
+from orchestrator.candidates import build, prepare
+from orchestrator.cli import env
 from orchestrator.environments import MARKER, agent_environment, base_python, verifier_environment
 from orchestrator.errors import ConfigError, Failed, Refused
 from orchestrator.home import Home
 from orchestrator.requirements import parse
 
-from .conftest import show
+from .conftest import AgentRepo, show
 
 DIGEST = "a" * 64
 
@@ -272,3 +274,19 @@ def test_bad_input_no_such_interpreter(
         with pytest.raises(ConfigError, match=expected) as caught:
             agent_environment(home, b"", build=True)
         show(capsys, caught.value)
+
+
+def test_sia_env_build_is_the_consent(
+    agent_repo: AgentRepo, local_index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = agent_repo.repository
+    pinned = wheel(local_index, "greeting", {"greeting.py": ""})
+    agent_repo.branch("needy", {"instance/requirements.txt": pinned.decode()})
+    judged = prepare(repository, agent_repo.settings, "needy", repository.head()).judged
+    with pytest.raises(Refused, match="sia env build"):
+        build(agent_repo.home, agent_repo.settings, judged)
+    monkeypatch.chdir(agent_repo.path)
+    assert env.build("needy", as_json=True) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["commit"] == judged
+    assert build(agent_repo.home, agent_repo.settings, judged).environment == Path(made["environments"]["needy"])
