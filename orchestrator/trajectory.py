@@ -19,6 +19,7 @@ from orchestrator.untrusted import printable
 
 ATIF = "ATIF-v1.4"
 _ROOT_ATTRIBUTES = re.compile(r"\A(\s*<context)\b[^>]*?(/?>)")
+_END = re.compile(r"\s*</context>\s*\Z")
 _COMPARED = 3000  # answers of each side; beyond it a comparison would take minutes
 
 
@@ -145,9 +146,9 @@ def _action(text: str) -> etree._Element | None:
 
 def _new(before: Exchange, after: Exchange) -> str:
     """The entries of the second context that the first did not show."""
-    known = set(cut(prompt(before).encode())[1:])
-    pieces = cut(prompt(after).encode())[1:]
-    return b"".join(piece for piece in pieces if piece not in known).decode("utf-8", "replace").strip()
+    shown = [[piece.strip() for piece in cut(_END.sub("", prompt(one)).encode())[1:]] for one in (before, after)]
+    known = set(shown[0])
+    return b"\n".join(piece for piece in shown[1] if piece not in known).decode("utf-8", "replace")
 
 
 def _stamp(seconds: float) -> str:
