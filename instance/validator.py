@@ -5,7 +5,6 @@ from __future__ import annotations
 from lxml import etree
 
 from instance.errors import StartError
-from instance.wording import SCHEMA, SYNTAX
 
 ANSWER_MAX = 4_000_000  # characters; a longer answer is refused before it is parsed
 _XSD = "{http://www.w3.org/2001/XMLSchema}"
@@ -56,6 +55,8 @@ class XMLValidator:
         return self._explain_schema(root)
 
     def _explain_syntax(self, text: str, error: Exception) -> str:
+        from instance.wording import SYNTAX  # only when an answer is wrong: compiling its patterns delays the start
+
         message = (str(getattr(error, "msg", "")) or str(error)).partition("\n")[0]
         for pattern, words in SYNTAX:
             match = pattern.search(message)
@@ -64,6 +65,8 @@ class XMLValidator:
         return f"The answer is not well-formed XML: {message}"
 
     def _explain_schema(self, root: etree._Element) -> str:
+        from instance.wording import SCHEMA
+
         errors: list[etree._LogEntry] = list(self._schema.error_log)  # type: ignore[call-overload]
         for item in errors:
             for pattern, words in SCHEMA:
