@@ -20,7 +20,7 @@ from instance.metrics import FixedMetrics, SystemMetrics
 from instance.parser import ResponseParser
 from instance.renderer import DocumentRenderer
 from instance.scripts import ScriptRunner, script_environment
-from instance.settings import Settings, data_directories, read_settings
+from instance.settings import SANDBOX_CODE, SANDBOX_DATA, Settings, data_directories, read_settings
 from instance.signals import Interrupt
 from instance.state import StateStore
 from instance.validator import XMLValidator
@@ -32,7 +32,7 @@ _FIXED_MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
 def assemble(settings: Settings, interrupt: Interrupt) -> StandardAgent:
     """A standard agent with everything it needs, its saved state taken up. Raises StartError."""
     schema_path = settings.code / "action_schema.xsd"
-    system_prompt = _read(settings.code / "procedures" / "system_prompt.md")
+    system_prompt = _placed(_read(settings.code / "procedures" / "system_prompt.md"), settings)
     action_schema = _read(schema_path)
     validator = XMLValidator(action_schema)
     data_directories(settings.data)
@@ -74,6 +74,13 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"a file of the agent can't be read: {error}") from error
+
+
+def _placed(text: str, settings: Settings) -> str:
+    """The text with the places as they are here: outside of a sandbox they are not those of the contract."""
+    if settings.data == SANDBOX_DATA:
+        return text
+    return text.replace(str(SANDBOX_DATA), str(settings.data)).replace(str(SANDBOX_CODE), str(settings.code))
 
 
 def main() -> int:

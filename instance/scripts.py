@@ -166,12 +166,22 @@ class ScriptRunner:
                 start_new_session=True,
                 pass_fds=(file,) if file >= 0 else (),
             )
-            return _Job(script, process)
+            return self._follow(script, process)
         except (OSError, ValueError) as error:
             return ScriptResult(stderr=visible(f"The script could not be started: {error}"), exit_code=126)
         finally:
             if file >= 0:
                 os.close(file)
+
+    @staticmethod
+    def _follow(script: Script, process: subprocess.Popen[bytes]) -> _Job:
+        """Watch a process that was started. One that can't be watched (no descriptor is left) is not left behind."""
+        try:
+            return _Job(script, process)
+        except OSError:
+            os.killpg(process.pid, signal.SIGKILL)
+            with process:  # closes its pipes and reaps it
+                raise
 
     def _enforce(self, running: Sequence[_Job]) -> float:
         """Kill what is over its time; return the seconds until the next deadline."""
@@ -242,7 +252,13 @@ class Drain:
         with self._lock:
             if self._selector is None:
                 self._selector = selectors.DefaultSelector()
-                threading.Thread(target=self._loop, name="drain", daemon=True).start()
+                try:
+                    threading.Thread(target=self._loop, name="drain", daemon=True).start()
+                except RuntimeError:  # no thread is left to be had: then the children meet a closed pipe
+                    self._selector.close()
+                    self._selector = None
+                    os.close(descriptor)
+                    return
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def _loop(self) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from instance.errors import StartError
 
-SANDBOX_DATA = Path("/root/data")
+SANDBOX_DATA, SANDBOX_CODE = Path("/root/data"), Path("/root/sia")
 
 
 class Settings(NamedTuple):

@@ -50,6 +50,12 @@ def test_a_conversation(agent) -> None:  # type: ignore[no-untyped-def]
     }  # fmt: skip
 
 
+def test_the_prompt_names_the_places_of_this_machine(agent) -> None:  # type: ignore[no-untyped-def]
+    agent.start(["<stop/>"])
+    assert agent.finish()[0] == 0
+    assert f"{agent.data}/tasks" in agent.requests()[0] and "/root/data" not in agent.requests()[0]
+
+
 def test_real_metrics(agent, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     agent._env["SIA_DETERMINISTIC"] = "0"
     agent.start(["<stop/>"])

@@ -101,6 +101,29 @@ def test_a_shell_that_can_not_be_started(tmp_path: Path) -> None:
     assert result.exit_code == 126 and "could not be started" in result.stderr
 
 
+def test_a_script_that_can_not_be_watched_is_not_left_behind(
+    runner: ScriptRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(pid: int) -> int:
+        time.sleep(0.3)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", none_left)
+    result = run(runner, "echo $$ >pid; sleep 60; true")
+    assert result.exit_code == 126 and "Too many open files" in result.stderr
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_without_threads_background_children_are_let_go(
+    runner: ScriptRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", none_left)
+    assert run(runner, "sleep 0.2 & echo started").stdout == "started\n"
+
+
 def test_a_request_to_stop_cuts_scripts_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("instance.signals.STOP_GRACE", 0.3)
     interrupt = Interrupt()
