@@ -78,6 +78,7 @@ def _agent(data: Path) -> tuple[StandardAgent, socket.socket]:
         llm=LlmEngine(InheritedLine(ours.detach()), "action_schema.xsd", interrupt),
         parser=ResponseParser(io, runner, ids, clock),
         validator=XMLValidator(schema),
+        action_schema=schema,
         renderer=DocumentRenderer(prompt, schema),
         logger=IterationLogger(data / "iterations", prompt, schema),
         io=io,

@@ -55,6 +55,7 @@ def assemble(settings: Settings, interrupt: Interrupt) -> StandardAgent:
         llm=LlmEngine(line, str(schema_path), interrupt),
         parser=ResponseParser(io, runner, ids, clock),
         validator=validator,
+        action_schema=action_schema,
         renderer=DocumentRenderer(system_prompt, action_schema),
         logger=IterationLogger(settings.data / "iterations", system_prompt, action_schema),
         io=io,

@@ -43,6 +43,7 @@ class Parts(NamedTuple):
     llm: LlmEngine
     parser: ResponseParser
     validator: XMLValidator
+    action_schema: str
     renderer: Renderer
     logger: IterationLogger
     io: IOBuffer
@@ -59,6 +60,7 @@ class BaseAgent(ABC):
     def __init__(self, parts: Parts) -> None:
         self.working_memory, self.metrics, self.llm = parts.memory, parts.metrics, parts.llm
         self.parser, self.validator, self.renderer = parts.parser, parts.validator, parts.renderer
+        self.action_schema = parts.action_schema
         self.logger, self.io, self.interrupt = parts.logger, parts.io, parts.interrupt
         self._state, self._ids, self._clock, self._runner = parts.state, parts.ids, parts.clock, parts.runner
         self._iteration = 0
