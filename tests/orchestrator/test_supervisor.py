@@ -18,7 +18,7 @@ from tests.orchestrator import trial_kit
 from tests.orchestrator.main_kit import BRITTLE, POLICY, SIA, MainKit, leftovers
 
 environments = trial_kit.environments
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
