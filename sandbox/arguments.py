@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sandbox import runner
 from sandbox.errors import CannotIsolate
@@ -22,7 +23,8 @@ ENVIRONMENT = {
 }
 TMPFS = ("/tmp", "/run", HOME, "/dev/shm")
 NOT_OVERLAID = ("/", "/tmp", "/run", HOME)
-NOT_BELOW = tuple(map(PurePosixPath, ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/dev", "/sys")))
+NOT_BELOW = ("/usr/", "/etc/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/proc/", "/dev/", "/sys/")
+CERTIFICATES = ("/etc/ssl/certs", "/etc/pki/tls")  # only of use with a network, and each mount costs time
 OPTION_LIMIT = 4095  # bytes of mount options; the kernel cuts the rest silently
 OPTION_FIXED = len("lowerdir=,upperdir=,workdir=,userxattr,") + 16
 OLDROOT = len("/oldroot")  # what bwrap puts before each path
@@ -46,12 +48,13 @@ def look_at_system() -> System:
             top[name] = str(path.readlink())
         elif path.is_dir():
             top[name] = None
-    etc = tuple(name for name in ("/etc/alternatives", "/etc/ssl/certs", "/etc/pki/tls") if Path(name).exists())
+    etc = tuple(name for name in ("/etc/alternatives", *CERTIFICATES) if Path(name).exists())
     cache = Path("/etc/ld.so.cache")  # a copy in memory is cheaper than one more mount
     return System(top, etc, {str(cache): cache.read_bytes()} if cache.exists() else {})
 
 
-def etc_files(hostname: str, network: str) -> dict[str, bytes]:
+@functools.lru_cache(maxsize=16)
+def etc_files(hostname: str, network: str) -> Mapping[str, bytes]:
     """Files of /etc that are made, not shown: the host's names and users are nobody's business inside."""
     files = {
         "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nagent:x:{ID}:{ID}:agent:{HOME}:/bin/sh\n"
@@ -68,20 +71,19 @@ def etc_files(hostname: str, network: str) -> dict[str, bytes]:
 
 def check(spec: SandboxSpec) -> None:
     """Raise CannotIsolate for a specification whose isolation would not hold."""
-    dests = [PurePosixPath(overlay.dest) for overlay in spec.overlays]
-    for name in [*map(str, dests), *(bind.dest for bind in spec.binds), *spec.files, *spec.directories, spec.workdir]:
-        if not name.startswith("/") or ".." in PurePosixPath(name).parts or "\0" in name:
-            raise CannotIsolate("a path inside a sandbox must be absolute and without ..", where=repr(name))
+    dests = [overlay.dest for overlay in spec.overlays]
+    mounted = [*(bind.dest for bind in spec.binds), *spec.files]
+    for name in (*dests, *mounted, *spec.directories, spec.workdir):
+        if not name.startswith("/") or "\0" in name or f"{name}/".find("/../") >= 0 or "//" in name:
+            raise CannotIsolate("a path inside a sandbox must be absolute, without .. and //", where=repr(name))
     if not spec.command or any("\0" in word for word in (*spec.command, *spec.env, *spec.env.values())):
         raise CannotIsolate("a command needs at least one word, and no NUL", where=repr(spec.command)[:80])
     for dest in dests:
-        if str(dest) in NOT_OVERLAID or any(top in (dest, *dest.parents) for top in NOT_BELOW):
-            raise CannotIsolate(
-                "an overlay can't lie there", where=str(dest), fix="use a directory of its own, as /app"
-            )
-        if any(dest in other.parents for other in dests) or dests.count(dest) > 1:
-            raise CannotIsolate("overlays can't lie in one another", where=str(dest))
-        inside = [name for name in (*(b.dest for b in spec.binds), *spec.files) if dest in PurePosixPath(name).parents]
+        if dest in NOT_OVERLAID or f"{dest}/".startswith(NOT_BELOW):
+            raise CannotIsolate("an overlay can't lie there", where=dest, fix="use a directory of its own, as /app")
+        if any(other.startswith(f"{dest}/") for other in dests) or dests.count(dest) > 1:
+            raise CannotIsolate("overlays can't lie in one another", where=dest)
+        inside = [name for name in mounted if name.startswith(f"{dest}/")]
         if inside:  # bwrap follows symlinks that an instance planted in a layer (CVE-2026-87766)
             raise CannotIsolate("nothing may be mounted below a layer that an instance writes", where=inside[0])
 
@@ -118,7 +120,7 @@ def build(
         options += ["--dir", parent]  # bwrap itself makes parents with mode 0700
     for name, value in {**ENVIRONMENT, **spec.env}.items():
         options += ["--setenv", name, value]
-    options += _system(system)
+    options += _system(system, spec)
     limits = spec.limits
     for dest, mode, size in (("/tmp", "1777", limits.tmp_mb), ("/run", "0755", 16), (HOME, "0700", limits.tmp_mb)):
         options += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", dest]
@@ -171,26 +173,28 @@ def _namespaces(spec: SandboxSpec) -> list[str]:
     return [*words.split(), *net, *ids, "--cap-drop", "ALL", "--hostname", spec.hostname]
 
 
-def _system(system: System) -> list[str]:
+def _system(system: System, spec: SandboxSpec) -> list[str]:
     options = []
     for dest, target in system.top.items():
         options += ["--ro-bind", dest, dest] if target is None else ["--symlink", target, dest]
     for name in system.etc:
-        options += ["--ro-bind", name, name]
+        if spec.network != "none" or name not in CERTIFICATES:
+            options += ["--ro-bind", name, name]
     return options
 
 
 def _workdir(spec: SandboxSpec) -> list[str]:
     """The workdir, if nothing else makes it."""
-    here = PurePosixPath(spec.workdir)
     made = [*(o.dest for o in spec.overlays), *(b.dest for b in spec.binds), *TMPFS, "/usr", "/etc", "/proc", "/dev"]
-    there = spec.workdir == "/" or any(PurePosixPath(place) in (here, *here.parents) for place in made)
+    there = spec.workdir == "/" or any(f"{spec.workdir}/".startswith(f"{place}/") for place in made)
     return [] if there else [spec.workdir]
 
 
 def _overlay(overlay: Overlay, place: Callable[[Path], Path]) -> list[str]:
     # Through their common parent: two bind mounts, even of one file system, would count as two.
-    upper, work = (place(path.parent) / path.name for path in (overlay.upper, overlay.work))
+    top = place(overlay.upper.parent)
+    upper = top / overlay.upper.name
+    work = (top if overlay.work.parent == overlay.upper.parent else place(overlay.work.parent)) / overlay.work.name
     lowers = [place(lower) for lower in overlay.lowers]
     used = OPTION_FIXED + sum(escaped_length(path) + OLDROOT + 1 for path in (upper, work, *lowers))
     if used > OPTION_LIMIT:

@@ -103,6 +103,10 @@ class Launcher:
                 raise SandboxFailed(f"the spawner does not take the launch ({error.strerror})") from None
             return self._count
 
+    def sets_limits(self, groups: Sequence[str]) -> bool:
+        """Whether the spawner sets limits of single processes itself; else they are set on pid 1 while it waits."""
+        return self.uid is not None or bool(groups)
+
     def kill(self, launch: int) -> None:
         """SIGKILL the bwrap of a launch; with it goes everything inside."""
         with self._lock, contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -52,6 +53,7 @@ class Sandbox:
         self.deadline: float | None = None  # on the monotonic clock
         self._control, self._setup = control, setup
         self._launch = 0
+        self._groups = list(group.joins) if group else []
         self._init: int | None = None  # pidfd of pid 1
         self._command: int | None = None  # pidfd of the command
         self._went = 0.0
@@ -90,7 +92,7 @@ class Sandbox:
         descriptors = arguments.Descriptors(FIRST)
         roots = interpreter.roots(spec.python) if spec.python else ()
         options = arguments.build(spec, host.system, roots, host.place, descriptors, host.shell_bytes, host.seccomp)
-        options_number = descriptors.add(b"".join(os.fsencode(word) + b"\0" for word in options))
+        options_number = descriptors.add(os.fsencode("\0".join([*options, ""])))
         processes = spec.limits.processes + 1 if spec.limits.processes else None  # pid 1 counts, and is ours
         text = runner.script(control_number, stderr_number, processes)
         argv = ["bwrap", "--args", options_number, "--", *runner.argv(host.shell, text, spec.command)]
@@ -124,7 +126,7 @@ class Sandbox:
                 "argv": argv,
                 "targets": list(targets),
                 "limits": _limits(spec),
-                "groups": group.joins if group else [],
+                "groups": sandbox._groups,
             }
             try:
                 sandbox._launch = host.launcher.launch(message, list(targets.values()))
@@ -147,6 +149,9 @@ class Sandbox:
                 self._refusal = f"not ready after {READY_TIMEOUT:g} s"
                 self.host.launcher.kill(self._launch)
             return
+        if not self.host.launcher.sets_limits(self._groups):
+            for name, value in _limits(self.spec).items():
+                _lower(self.pid, getattr(resource, f"RLIMIT_{name}"), value)
         self._went = time.monotonic()
         if self.spec.limits.seconds is not None:
             self.deadline = self._went + self.spec.limits.seconds
@@ -332,6 +337,14 @@ def _group(host: Host, spec: SandboxSpec) -> Group | None:
         raise SandboxFailed(
             f"the memory bound can't be set up ({error.strerror})", where=host.memory_enforcer
         ) from None
+
+
+def _lower(pid: int, number: int, value: int) -> None:
+    """Lower a limit of pid 1, and so of all its children to come, for good."""
+    with contextlib.suppress(ProcessLookupError):
+        hard = resource.prlimit(pid, number)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, number, (bound, bound))
 
 
 def _limits(spec: SandboxSpec) -> dict[str, int]:

@@ -14,6 +14,7 @@ Messages are JSON in SOCK_SEQPACKET packets, descriptors by SCM_RIGHTS:
 
 from __future__ import annotations
 
+import array
 import ctypes
 import errno
 import fcntl
@@ -83,15 +84,23 @@ class Spawner:
         while True:
             for ready in select.select([self.channel.fileno(), wake], [], [])[0]:
                 if ready == self.channel.fileno():
-                    data, fds, _, _ = socket.recv_fds(
-                        self.channel, MAX_PACKET, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-                    )
+                    data, fds = self.receive()
                     if not data:
                         return
                     self.handle(json.loads(data), fds)
                 else:
                     os.read(wake, 4096)
                     self.reap()
+
+    def receive(self) -> tuple[bytes, list[int]]:
+        """One packet and its descriptors, close-on-exec from the start (socket.recv_fds ignores its flags)."""
+        size = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+        data, ancillary, _, _ = self.channel.recvmsg(MAX_PACKET, size, socket.MSG_CMSG_CLOEXEC)
+        fds = array.array("i")
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+        return data, list(fds)
 
     def reap(self) -> None:
         """Collect ended launches; their exit status says nothing that the control channel does not say better."""
@@ -141,7 +150,12 @@ class Spawner:
         mount(source, dest, "none", MS_BIND | MS_REC)
 
     def launch(self, message: dict[str, Any], fds: list[int]) -> None:
-        """Fork; the child becomes bwrap."""
+        """Start bwrap. Where the child has nothing to do but exec, without copying this process's page tables."""
+        if self.uid is None and not message["groups"]:
+            pid = self.spawn(message, fds)
+            if pid:
+                self.children[pid] = message["launch"]
+            return
         pid = os.fork()
         if pid == 0:
             try:
@@ -150,6 +164,20 @@ class Spawner:
                 os.write(2, f"sandbox: cannot start: {error}\n".encode())
             os._exit(127)
         self.children[pid] = message["launch"]
+
+    def spawn(self, message: dict[str, Any], fds: list[int]) -> int:
+        """posix_spawn: everything that we hold is close-on-exec, so only the targets arrive."""
+        parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in fds]
+        actions = [(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in zip(parked, message["targets"], strict=True)]
+        try:
+            return os.posix_spawn(message["program"], message["argv"], {}, file_actions=actions)
+        except OSError as error:
+            setup = fds[message["targets"].index(2)]
+            os.write(setup, f"sandbox: cannot start: {error}\n".encode())
+            return 0
+        finally:
+            for fd in parked:
+                os.close(fd)
 
     def become(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
         """In the child: groups and limits, descriptors, uid, exec."""
