@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.locks import holder
 from tests.orchestrator.campaigns import CARE, PROMPT, Workplace, children, gone, untouched
 from tests.orchestrator.trial_kit import environments as environments
 
@@ -40,8 +41,7 @@ def conclusions(place: Workplace, campaign: str) -> dict[str, Any]:
 def test_killed_at_three_random_moments_and_resumed(mode: str, tmp_path: Path, environments: Path) -> None:
     place = Workplace(tmp_path, environments)
     place.branch("careful", {PROMPT: CARE})
-    place.branch("polite", {PROMPT: "Be polite."})
-    place.campaign_file("careful", "polite", repeats=2)
+    place.campaign_file("careful", repeats=2)
     before = untouched(place)
     place.sia("campaign", "run", "campaign.toml")
     seed = random.randrange(2**32)
@@ -51,7 +51,7 @@ def test_killed_at_three_random_moments_and_resumed(mode: str, tmp_path: Path, e
     words = ["campaign", "run", "campaign.toml"]
     for kill in range(KILLS):
         process = place.start(*words)
-        wait_for_trials(place, len(kept) + chance.randrange(1, 9), chance.uniform(0, 0.4), process)
+        wait_for_trials(place, len(kept) + chance.randrange(1, 7), chance.uniform(0, 0.4), process)
         family = children(process.pid)
         process.kill()
         with process:
@@ -73,7 +73,7 @@ def test_killed_at_three_random_moments_and_resumed(mode: str, tmp_path: Path, e
 def wait_for_trials(place: Workplace, count: int, longer: float, process: Any) -> None:
     """Until `count` trials are done, and then some: any moment of the next ones."""
     deadline = time.monotonic() + 60
-    while len(finished(place, "c0002")) < min(count, 30):
+    while len(finished(place, "c0002")) < min(count, 20):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     time.sleep(longer)
@@ -86,7 +86,8 @@ def nothing_is_left(place: Workplace) -> None:
     assert not list((place.state / "campaigns").glob("*/tasks"))
     assert place.git("worktree", "list").count("\n") == 0
     assert not (place.state / "repo.git/worktrees").exists()
-    assert not [path for path in place.state.rglob("*.lock") if path.parent.name != "envs" and path.is_file()]
+    assert not list((place.state / "repo.git").rglob("*.lock")) and not list((place.root / ".git").rglob("*.lock"))
+    assert not [path for path in place.state.rglob("*.lock") if holder(path) is not None]
     with closing(sqlite3.connect(place.state / "sia.db")) as connection:
         assert connection.execute("SELECT count(*) FROM running").fetchone()[0] == 0
         assert connection.execute("SELECT count(*) FROM trial WHERE state = 'running'").fetchone()[0] == 0
