@@ -12,81 +12,18 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import states
 from orchestrator.database import transaction
 from orchestrator.errors import Failed
+from orchestrator.ledger_values import Data as Data
+from orchestrator.ledger_values import Generation as Generation
+from orchestrator.ledger_values import Promotion as Promotion
+from orchestrator.ledger_values import Standing as Standing
+from orchestrator.ledger_values import promotion_of
 
 TRIES = 3  # launches of a new generation before it is rolled back
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A commit that runs or ran as main. `tree` is the verified hash of its agent paths."""
-
-    number: int
-    commit: str
-    tree: str
-    parent: int | None
-    candidate: str
-    campaign: str | None
-    accepted: str | None
-    created: float
-    state: str
-    cause: str | None
-
-
-@dataclass(frozen=True)
-class Promotion:
-    """A change of main from generation `old` to `new_commit`: by a verdict, or back by a person (`kind` rollback)."""
-
-    id: int
-    kind: str
-    candidate: str
-    campaign: str | None
-    accepted: str | None
-    approved: str | None
-    old: int
-    new: int | None
-    old_commit: str
-    new_commit: str
-    tree: str
-    with_state: bool
-    nonce: str
-    tries: int
-    launches: int
-    given_back: bool
-    frozen: tuple[int, ...] | None
-    base: tuple[int, ...] | None
-    stdin_offset: int | None
-    created: float
-    finished: float | None
-    outcome: str | None
-    cause: str | None
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The ledger's one row, with what it names."""
-
-    state: str
-    generation: Generation
-    last_good: Generation
-    promotion: Promotion | None
-    probation: bool
-    crashes: int
-    cause: str | None
-
-
-@dataclass(frozen=True)
-class Data:
-    """Durable data of main: frozen levels (bottom first), the level written now, bytes of messages it holds."""
-
-    stack: tuple[int, ...]
-    upper: int
-    stdin_offset: int
 
 
 class Ledger:
@@ -133,11 +70,11 @@ class Ledger:
         row = self._db.execute("SELECT * FROM promotion WHERE id = ?", (number,)).fetchone()
         if row is None:
             raise Failed(f"there is no promotion {number}", where="ledger", fix="see `sia generations`")
-        return _promotion(row)
+        return promotion_of(row)
 
     def promotions(self) -> list[Promotion]:
         """All, oldest first."""
-        return [_promotion(row) for row in self._db.execute("SELECT * FROM promotion ORDER BY id")]
+        return [promotion_of(row) for row in self._db.execute("SELECT * FROM promotion ORDER BY id")]
 
     def data(self) -> Data:
         """Where durable data lie."""
@@ -513,12 +450,3 @@ class Ledger:
     def _event(self, kind: str, subject: str, text: str) -> None:
         insert = "INSERT INTO event (time, kind, subject, text) VALUES (?, ?, ?, ?)"
         self._db.execute(insert, (time.time(), kind, subject, text))
-
-
-def _promotion(row: sqlite3.Row) -> Promotion:
-    values = dict(row)
-    for name in ("frozen", "base"):
-        values[name] = None if values[name] is None else tuple(json.loads(values[name]))
-    for name in ("with_state", "given_back"):
-        values[name] = bool(values[name])
-    return Promotion(**values)

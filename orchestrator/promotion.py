@@ -129,7 +129,13 @@ def promote(
 
 
 def _approved(ledger: Ledger, by: str) -> Promotion:
-    promotion = ledger.approve(by)
+    standing = ledger.standing()
+    try:
+        promotion = ledger.approve(by)
+    except states.IllegalMove:
+        if standing.promotion is None or ledger.promotion(standing.promotion.id).approved is None:
+            raise Failed("it was withdrawn at the same moment", where="promotion", fix="try again") from None
+        return ledger.promotion(standing.promotion.id)  # the supervisor's policy was faster
     faults.point("intent")
     return promotion
 
@@ -199,7 +205,14 @@ def go_back(connection: sqlite3.Connection, number: int | None, *, with_state: b
     With a promotion open and no number: end that promotion. In SAFE without a number: try the same generation again.
     Else go to generation `number` (default: the good one before the current).
     """
-    ledger = Ledger(connection)
+    try:
+        return _go_back(Ledger(connection), number, with_state=with_state)
+    except states.IllegalMove as error:
+        fix = "look at `sia status`, and try again"
+        raise Failed(f"main changed at the same moment ({error})", where="rollback", fix=fix) from None
+
+
+def _go_back(ledger: Ledger, number: int | None, *, with_state: bool) -> str:
     standing = ledger.standing()
     if standing.promotion is not None:
         return _end_open(ledger, standing.promotion, standing.state, number)

@@ -304,7 +304,7 @@ def test_an_engine_that_is_out_holds_a_trial(kit: MainKit) -> None:
         assert kit.sia("promote", "better").returncode == 0
         kit.until("the hold", lambda: kit.standing().state == states.HOLD)
         kit.write("policy.toml", POLICY)
-        kit.until("the promotion", lambda: kit.standing().generation.number == 2 and kit.works())
+        kit.until("the promotion", lambda: kit.standing().last_good.number == 2 and kit.works())
         with kit.database() as connection:
             assert Ledger(connection).promotions()[0].outcome == "healthy"
 
