@@ -125,8 +125,11 @@ def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
 
 
 def free(path: Path) -> int:
-    """Bytes left on the file system of `path`."""
-    found = os.statvfs(path)
+    """Bytes left on the file system of `path`; 0 if it is gone."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
     return found.f_bavail * found.f_frsize
 
 

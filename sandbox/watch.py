@@ -6,6 +6,7 @@ look takes as long as the tree is large). They end when there has been nothing t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 QUICK = 0.1  # seconds between looks at memory and processes
 SLOW = 0.25  # … at disks, at least; a look may take at most a tenth of the time
-IDLE = 10.0  # seconds without sandboxes after which a thread ends
+IDLE = 2.0  # seconds without sandboxes after which a thread ends
 LAST_LOOK = 5.0  # seconds that the last look at a disk may take
 MEGABYTE = 1 << 20
 
@@ -49,20 +50,23 @@ class Rounds(threading.Thread):
         self.ended = False
 
     def run(self) -> None:
-        """Until there has been nothing to do for IDLE seconds."""
+        """Until there was nothing to do for IDLE seconds. Nobody wakes it up for a launch: that would cost time there."""
+        idle = 0.0
         while True:
             with self.changed:
-                if not self.wards and not self.changed.wait_for(lambda: self.wards, IDLE):
-                    self.ended = True
-                    return
                 self.changed.wait(self._rest())
                 wards = list(self.wards.values())
+                idle = 0.0 if wards else idle + self.pause
+                if idle > IDLE:
+                    self.ended = True
+                    return
             for ward in wards:
                 if ward.sandbox.ended:
                     with self.changed:
                         self.wards.pop(ward.sandbox, None)
                 else:
-                    self.look(ward)
+                    with contextlib.suppress(OSError):  # what it looked at has just gone
+                        self.look(ward)
 
     def _rest(self) -> float:
         """Seconds to the next look: a deadline may come first."""
@@ -92,7 +96,7 @@ def _enter(name: str, pause: float, look: Callable[[Ward], None], ward: Ward) ->
                 if not thread.ended:
                     deadline = ward.sandbox.deadline
                     urgent = deadline is not None and deadline - time.monotonic() < pause
-                    if urgent or not thread.wards:
+                    if urgent:
                         thread.changed.notify()
                     thread.wards[ward.sandbox] = ward
                     return

@@ -93,11 +93,11 @@ def test_sparse_files_count_as_what_they_take(inside: Callable, overlay: Callabl
 
 
 def test_one_file_is_bounded(inside: Callable, overlay: Callable) -> None:
+    script = "head -c 5000000 /dev/zero > big; stat -c %s big; ulimit -n; ulimit -Hc"
     limits = Limits(file_size_mb=2, seconds=25)
-    outcome, _ = inside(
-        "head -c 5000000 /dev/zero > big; ls -l big", workdir="/app", overlays=(overlay(),), limits=limits
-    )
+    outcome, text = inside(script, workdir="/app", overlays=(overlay(),), limits=limits)
     assert outcome.limit is None
+    assert text.splitlines()[-3:] == [str(2 << 20), "1024", "0"]
 
 
 def test_tmp_is_small(inside: Callable) -> None:

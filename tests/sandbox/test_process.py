@@ -194,8 +194,9 @@ def test_several_hosts_at_once(host: Host, tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_after_many_launches(host: Host) -> None:
-    def look() -> tuple[int, int]:
-        return len(list(Path("/proc/self/fd").iterdir())), len(Path("/proc/self/mounts").read_text().splitlines())
+    def look() -> tuple[int, int, int]:
+        descriptors, spawners = (len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in ("self", host.launcher.pid))
+        return descriptors, spawners, len(Path("/proc/self/mounts").read_text().splitlines())
 
     with Sandbox.start(host, spec("true")) as box:
         box.wait()
