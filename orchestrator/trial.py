@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import answers
 from orchestrator.broker import Budget, Line
@@ -18,12 +18,14 @@ from orchestrator.journal import Journal
 from orchestrator.own_logs import own_logs
 from orchestrator.protocol import sampling_seed
 from orchestrator.task_check import broken_by_oracle
+from orchestrator.trial_ending import Ending, judge_ending, trial_limits
+from orchestrator.trial_record import TrialRecord as TrialRecord
 from orchestrator.verifier import Reward, VerifierTools, is_forgeable, verify
 from sandbox.diff import diff
 from sandbox.errors import SandboxFailed
 from sandbox.layers import materialise
 from sandbox.process import Outcome
-from sandbox.spec import Limits, Overlay
+from sandbox.spec import Overlay
 
 if TYPE_CHECKING:
     from orchestrator.agent_build import AgentBuild
@@ -35,17 +37,13 @@ if TYPE_CHECKING:
     from orchestrator.journal import Exchange
     from orchestrator.supervisor_socket import SupervisorServer
     from orchestrator.task_files import TaskFiles
-    from orchestrator.tasks import Task
     from sandbox.host import Host
-
-OutcomeName = Literal["completed", "limit", "crashed", "invalid"]
 
 STDOUT_CAP = 4 * 1024 * 1024  # bytes of an instance's output that are kept, and shown to the verifier
 KEPT_WORKDIR_BYTES = 256 * 1024 * 1024
 POLL_SECONDS = 0.25  # how late a stop from outside is noticed
 GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (CONTRACT.md: SIGTERM)
 SPARE_SECONDS = 10.0  # beyond the sandbox's own wall clock limit, before it is ended from here too
-RESTART = 42
 
 
 @dataclass(frozen=True)
@@ -78,55 +76,6 @@ class TrialSpec:
     progress: Callable[[Usage], None] | None = None  # after each exchange (from the broker's thread; must not block)
 
 
-@dataclass(frozen=True)
-class TrialRecord:
-    """What a trial gave. JSON-able (`to_json`). Amounts that nobody knows are None, never 0."""
-
-    id: str
-    journal: str  # the journal's id; differs from `id` when an earlier try was cut off
-    campaign: str
-    arm: str
-    task: str
-    split: str
-    repeat: int
-    outcome: OutcomeName
-    detail: str  # limit's name, how it crashed, or why it is invalid; "" when completed
-    reward: float | None  # None only when invalid
-    disqualified: str | None  # evidence of tampering, in words
-    tokens: int | None  # prompt + completion
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cached_tokens: int | None
-    iterations: int
-    cost: float | None
-    seconds: float  # of the instance, GO to end
-    engine_seconds: float
-    verifier_seconds: float
-    exit_code: int | None
-    parse_errors: int
-    repeated_actions: int
-    deletes: int
-    context_growth: float
-    peak_memory_mb: float | None
-    memory_enforcer: str
-    forgeable: bool
-    changes: int  # files and directories that the instance added, changed or removed
-    tree: str  # tree hash of the agent paths that ran
-    task_key: str  # content hash of the task that ran
-    journal_head: str
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
-        return asdict(self) | {"notes": list(self.notes)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> TrialRecord:
-        """The inverse of `to_json`. Unknown keys are ignored, so that newer records can be read."""
-        known = {key: value for key, value in values.items() if key in cls.__dataclass_fields__}
-        return cls(**known | {"notes": tuple(values.get("notes", ()))})
-
-
 def run_trial(context: TrialContext, spec: TrialSpec) -> TrialRecord:
     """Run one trial to its end, however it ends, and clean up. Never raises for what an instance did.
 
@@ -139,14 +88,6 @@ def run_trial(context: TrialContext, spec: TrialSpec) -> TrialRecord:
         return trial.run()
     finally:
         context.host.remove(trial.layers)
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """How the instance ended: an outcome of the trial, and why."""
-
-    outcome: OutcomeName
-    detail: str = ""
 
 
 class _Trial:
@@ -174,7 +115,7 @@ class _Trial:
             outcome = Outcome(None, None, None, error.render(), self.context.host.memory_enforcer, 0.0, None)
         finally:
             line.close()
-        head = journal.seal()
+        journal.seal()
         ending = judge_ending(outcome, line, spec.limits)
         self.notes += line.notes
         compared = answers.compare_log(journal, own_logs(self.data.upper) if self.data else ())
@@ -188,10 +129,23 @@ class _Trial:
         if ending.outcome in ("completed", "limit"):
             reward = self._verify()
             if reward.outcome == "invalid":
-                ending = _Ending("invalid", reward.detail)
+                ending = Ending("invalid", reward.detail)
             elif reward.outcome == "failed":
                 self.notes.append(reward.detail)
-        usage = line.usage
+        return self._record(journal, line.usage, outcome, ending, compared.tampering, behaviour, reward, changes)
+
+    def _record(
+        self,
+        journal: Journal,
+        usage: Usage,
+        outcome: Outcome,
+        ending: Ending,
+        tampering: str | None,
+        behaviour: answers.AnswerMetrics,
+        reward: Reward,
+        changes: int,
+    ) -> TrialRecord:
+        spec = self.spec
         return TrialRecord(
             id=spec.id,
             journal=journal.id,
@@ -203,7 +157,7 @@ class _Trial:
             outcome=ending.outcome,
             detail=ending.detail,
             reward=None if ending.outcome == "invalid" else reward.value,
-            disqualified=compared.tampering,
+            disqualified=tampering,
             tokens=usage.tokens,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -224,7 +178,7 @@ class _Trial:
             changes=changes,
             tree=spec.build.tree,
             task_key=spec.task.key,
-            journal_head=head,
+            journal_head=journal.head,
             notes=tuple(dict.fromkeys(self.notes)),
         )
 
@@ -320,60 +274,3 @@ class _Trial:
                 materialise(overlay.lowers, overlay.upper, target, KEPT_WORKDIR_BYTES)
             except SandboxFailed as error:
                 self.notes.append(f"the workdir was not kept: {error.what}")
-
-
-def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits) -> _Ending:
-    """How a trial ended, from what the sandbox and the broker saw; nothing that the instance says is asked."""
-    if outcome.setup_error is not None:
-        return _Ending("invalid", f"the sandbox could not be set up: {outcome.setup_error}")
-    if line.outage is not None:
-        return _Ending("invalid", f"engine outage: {line.outage}")
-    if line.ended == "journal":
-        return _Ending("invalid", "the journal could not be written")
-    if outcome.limit is not None:
-        return _Ending("limit", outcome.limit)
-    spent = _spent(line.usage, limits) if line.ended in ("budget", "abuse") else ""
-    if spent:  # `abuse` too: it went on asking after its budget was spent
-        return _Ending("limit", spent)
-    if outcome.exit_code == 0:
-        return _Ending("completed")
-    if outcome.signal is not None:
-        return _Ending("crashed", f"ended by signal {outcome.signal}" + _why(line))
-    if outcome.exit_code == RESTART:
-        return _Ending("crashed", f"exit code {RESTART} without a request to restart")
-    return _Ending("crashed", f"exit code {outcome.exit_code}" + _why(line))
-
-
-def _spent(usage: Usage, limits: CampaignLimits) -> str:
-    """The bound that was reached, "" if none."""
-    if limits.iterations <= usage.iterations:
-        return "iterations"
-    if limits.tokens is not None and usage.tokens >= limits.tokens:
-        return "tokens"
-    if limits.cost is not None and (usage.cost is None or usage.cost >= limits.cost):
-        return "cost"
-    return ""
-
-
-def _why(line: Line) -> str:
-    reasons = {"abuse": "too many bad requests", "engine": "the engine failed"}
-    return f" ({reasons[line.ended]})" if line.ended in reasons else ""
-
-
-def trial_limits(limits: CampaignLimits, task: Task) -> Limits:
-    """The stricter of the campaign's and the task's bounds, and the sandbox's defaults where neither has one."""
-    default = Limits()
-    return Limits(
-        memory_mb=_least(limits.memory_mb, task.memory_mb) or default.memory_mb,
-        processes=limits.processes or default.processes,
-        disk_mb=_least(limits.disk_mb, task.storage_mb) or default.disk_mb,
-        seconds=_least(limits.seconds, task.agent_timeout),
-    )
-
-
-N = TypeVar("N", int, float)
-
-
-def _least(one: N | None, other: N | None) -> N | None:
-    given = [value for value in (one, other) if value is not None]
-    return min(given) if given else None

@@ -17,7 +17,8 @@ from orchestrator.config import CampaignLimits
 from orchestrator.forgeability import read_mark
 from orchestrator.journal import Journal
 from orchestrator.tasks import load_task
-from orchestrator.trial import Stopped, TrialRecord, run_trial, trial_limits
+from orchestrator.trial import Stopped, TrialRecord, run_trial
+from orchestrator.trial_ending import trial_limits
 from sandbox.spec import Limits
 from tests.orchestrator import trial_kit
 from tests.orchestrator.test_tasks import make_task
