@@ -30,10 +30,9 @@ def finished(place: Workplace, campaign: str) -> dict[str, tuple[Any, ...]]:
 
 
 def conclusions(place: Workplace, campaign: str) -> dict[str, Any]:
-    """Verdicts with all numbers that do not come from a clock."""
+    """Verdicts with all numbers but the guardrails' amounts: contexts hold times, so tokens differ a little by nature."""
     return {
-        arm: {key: value for key, value in verdict.items() if key != "guardrails"}
-        | {"guardrails": [g for g in verdict["guardrails"] if g["name"] != "seconds"]}
+        arm: verdict | {"guardrails": [(g["name"], g["broken"]) for g in verdict["guardrails"]]}
         for arm, verdict in place.shown(campaign)["verdicts"].items()
     }
 
