@@ -30,7 +30,7 @@ def finished(place: Workplace, campaign: str) -> dict[str, tuple[Any, ...]]:
 
 
 def conclusions(place: Workplace, campaign: str) -> dict[str, Any]:
-    """Verdicts with all numbers but the guardrails' amounts: contexts hold times, so tokens differ a little by nature."""
+    """Verdicts with all numbers but the guardrails' amounts: contexts hold times, so tokens differ a little."""
     return {
         arm: verdict | {"guardrails": [(g["name"], g["broken"]) for g in verdict["guardrails"]]}
         for arm, verdict in place.shown(campaign)["verdicts"].items()
