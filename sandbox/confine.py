@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import sys
 from typing import NoReturn
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 VERSION_FLAG, PATH_BENEATH = 1, 1
 PR_SET_NO_NEW_PRIVS = 38
-WRITE_FILE, REMOVE_AND_MAKE, REFER, TRUNCATE = 1 << 1, 0x1FF0, 1 << 13, 1 << 14
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
+REMOVE_AND_MAKE, REFER, TRUNCATE = 0x1FF0, 1 << 13, 1 << 14
 SCOPES = 0b11  # abstract unix sockets, signals
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty")
+CLOSED = frozenset({"tests", "logs"})  # at the top of the file system
 O_PATH = 0o10000000
 
 
@@ -65,20 +68,29 @@ def check(result: int, what: str) -> int:
 
 
 def restrict(places: list[str]) -> None:
-    """From now on this process and its children write nowhere but below `places` and to harmless devices."""
+    """From now on this process and its children write nowhere but below `places` and to harmless devices.
+
+    They read and execute everywhere but in CLOSED. Landlock knows only what is allowed, so that is every other name at
+    the top of the file system.
+    """
     known = version()
     if known == 0:
         fail("this kernel has no Landlock (or it is switched off), so writes can't be confined")
     writes = WRITE_FILE | REMOVE_AND_MAKE | (REFER if known >= 2 else 0) | (TRUNCATE if known >= 3 else 0)
-    attributes = Attributes(writes, 0, SCOPES if known >= 6 else 0)
+    reads = EXECUTE | READ_FILE | READ_DIR
+    attributes = Attributes(writes | reads, 0, SCOPES if known >= 6 else 0)
     size = ctypes.c_size_t(24 if known >= 6 else 16 if known >= 4 else 8)
     rules = check(libc.syscall(CREATE_RULESET, ctypes.byref(attributes), size, 0), "landlock_create_ruleset")
     files = WRITE_FILE | (TRUNCATE if known >= 3 else 0)
-    for place, rights in [*((place, writes) for place in places), *((device, files) for device in DEVICES)]:
+    allowed = [(place, writes | reads) for place in places] + [(device, files | READ_FILE) for device in DEVICES]
+    allowed += [(f"/{name}", reads) for name in os.listdir("/") if name not in CLOSED]  # noqa: PTH208
+    for place, rights in allowed:
         try:
             descriptor = os.open(place, O_PATH | os.O_CLOEXEC)
         except OSError:
             continue
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= files | EXECUTE | READ_FILE  # a file has no others, and naming them is an error
         rule = Beneath(rights, descriptor)
         check(libc.syscall(ADD_RULE, rules, PATH_BENEATH, ctypes.byref(rule), 0), f"landlock_add_rule {place}")
         os.close(descriptor)

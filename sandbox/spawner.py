@@ -3,7 +3,7 @@
 Why it exists: PDEATHSIG is per thread, so all sandboxes need one parent thread that lives as long as the supervisor;
 forking costs time in proportion to the parent's memory, and this process stays small; and as root, the private mount
 namespace and the change of uid belong to no other process. It holds no descriptors but those of the launch at hand,
-so nothing of the supervisor can leak into a sandbox. It dies with the supervisor, and its sandboxes die with it.
+so nothing of the supervisor can leak into a sandbox. When the supervisor is gone, it ends what is left, and itself.
 
 Messages are JSON in SOCK_SEQPACKET packets, descriptors by SCM_RIGHTS:
   {"launch": id, "program": path, "argv": […], "targets": [fd…], "limits": {…}, "groups": [path…]}   no answer
@@ -25,6 +25,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -60,6 +61,7 @@ class Spawner:
     def __init__(self, channel: socket.socket, uid: int | None, neutral: str) -> None:
         self.channel, self.uid, self.neutral = channel, uid, neutral
         self.children: dict[int, int] = {}  # pid → launch id
+        self.stopping = False
 
     def prepare(self, supervisor: int) -> None:
         """Default signals, death with the supervisor, and as root a mount namespace of our own."""
@@ -67,21 +69,38 @@ class Spawner:
             signal.signal(number, signal.SIG_DFL)  # ignored ones would be inherited by every sandbox
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.umask(0o022)
-        check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        signal.signal(signal.SIGTERM, self.stop)
+        check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "prctl")  # EOF on the channel says the same
         if os.getppid() != supervisor:
-            sys.exit(0)  # it died before the line above
+            self.stopping = True  # it died before the line above
         if self.uid is not None:
             check(libc.unshare(CLONE_NEWNS), "unshare")
             mount("none", "/", "none", MS_REC | MS_SLAVE)  # the host's mounts come in, ours never go out
             mount("sia", self.neutral, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m")
 
+    def stop(self, *_: object) -> None:
+        """The supervisor is gone."""
+        self.stopping = True
+
     def run(self) -> None:
-        """Serve until the supervisor's end of the channel is closed."""
+        """Serve until the supervisor is gone; then end every sandbox that is left."""
+        try:
+            self.serve()
+        finally:
+            for pid in list(self.children):
+                end(pid)
+            deadline = time.monotonic() + 2
+            while self.children and time.monotonic() < deadline:
+                self.reap()
+                time.sleep(0.002)
+
+    def serve(self) -> None:
+        """Handle messages until EOF, or SIGTERM."""
         wake, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.channel.sendall(b'{"error": null}')
-        while True:
+        while not self.stopping:
             for ready in select.select([self.channel.fileno(), wake], [], [])[0]:
                 if ready == self.channel.fileno():
                     data, fds = self.receive()
@@ -117,7 +136,7 @@ class Spawner:
                 self.launch(message, fds)
             elif "kill" in message:
                 for pid in [pid for pid, launch in self.children.items() if launch == message["kill"]]:
-                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                    end(pid)
             else:
                 self.answer(message)
         finally:
@@ -205,6 +224,43 @@ class Spawner:
             os.setresgid(self.uid, self.uid, self.uid)
             os.setresuid(self.uid, self.uid, self.uid)
         os.execve(message["program"], message["argv"], {})
+
+
+def end(bwrap: int) -> None:
+    """Kill a launch, however far it has come. `bwrap` has not been reaped, so the number is still its own.
+
+    Killing bwrap alone would do once both its processes have set PDEATHSIG. Before that, its child would wait for ever
+    for a parent that is dead; so bwrap is stopped first, lest it fork meanwhile, and its child is killed before it.
+    """
+    try:
+        os.kill(bwrap, signal.SIGSTOP)
+        for _ in range(1000):
+            if state(bwrap) in "TZX":
+                break
+            time.sleep(0.0005)
+        for child in children(bwrap):
+            os.kill(child, signal.SIGKILL)
+        os.kill(bwrap, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def state(pid: int) -> str:
+    """One letter, as in /proc/PID/stat; X if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return "X"
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process with one thread."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
 
 
 class MountAttributes(ctypes.Structure):

@@ -50,7 +50,7 @@ class Rounds(threading.Thread):
         self.ended = False
 
     def run(self) -> None:
-        """Until there was nothing to do for IDLE seconds. Nobody wakes it up for a launch: that would cost time there."""
+        """Until there was nothing to do for IDLE seconds. No launch wakes it up: that would cost time there."""
         idle = 0.0
         while True:
             with self.changed:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,6 +26,7 @@ from sandbox.process import Outcome, Sandbox
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
 
 LISTED = 200  # changes shown to a person
+PATIENCE = 0.05  # seconds until a signal is passed on, at most
 GRACE = 5.0  # seconds between Ctrl-C and the end
 COPY_LIMIT = 4 << 30
 SIGNS = {"added": "+", "modified": "M", "deleted": "-", "type": "T", "mode": "m"}
@@ -133,23 +135,35 @@ def _layer(host: Host, lower: Path, scratch: Path) -> Path:
 def _attend(host: Host, spec: SandboxSpec) -> Outcome:
     """Run it to its end; TERM is passed on, Ctrl-C too, and then ends it."""
     sys.stdout.flush()
-    with Sandbox.start(host, spec, stdin=0, stdout=1, stderr=2) as sandbox:
-        before = signal.signal(signal.SIGTERM, lambda *_: sandbox.signal(signal.SIGTERM))
-        try:
-            outcome = sandbox.wait()
-        except KeyboardInterrupt:
-            sandbox.signal(signal.SIGINT)
-            outcome = sandbox.wait(GRACE)
-            if outcome is None:
-                sandbox.kill()
-                outcome = sandbox.wait()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-    assert outcome is not None
+    received: list[int] = []
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in wanted}
+    try:
+        with Sandbox.start(host, spec, stdin=0, stdout=1, stderr=2) as sandbox:
+            outcome = _wait(sandbox, received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if outcome.setup_error is not None:
         found = advice.advise(outcome.setup_error, host.bwrap)
         raise CannotIsolate(f"{found.cause}: {printable(outcome.setup_error)}", fix=found.fix)
     return outcome
+
+
+def _wait(sandbox: Sandbox, received: list[int]) -> Outcome:
+    """Pass signals on; a second Ctrl-C, or GRACE seconds after the first, ends everything."""
+    end: float | None = None
+    while True:
+        outcome = sandbox.wait(PATIENCE)
+        if outcome is not None:
+            return outcome
+        while received:
+            number = received.pop(0)
+            if number == signal.SIGINT:
+                end = time.monotonic() + (GRACE if end is None else 0)
+            sandbox.signal(number)
+        if end is not None and time.monotonic() >= end:
+            sandbox.kill()
 
 
 def _exit_code(outcome: Outcome) -> int:

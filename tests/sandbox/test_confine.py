@@ -68,3 +68,17 @@ def test_without_landlock_nothing_runs(monkeypatch: pytest.MonkeyPatch, capsys: 
         confine.restrict(["/tmp"])
     assert ended.value.code == 126
     assert "no Landlock" in capsys.readouterr().err
+
+
+def test_closed_places_can_not_be_read(places: tuple[Path, Path]) -> None:
+    """In the verifier /tests and /logs lie at the top; here a directory that is there is closed in their place."""
+    assert {"tests", "logs"} == confine.CLOSED
+    script = "import sys; from sandbox import confine; confine.CLOSED = {sys.argv.pop(1)}; confine.main()"
+    environment = {"PYTHONPATH": str(Path(confine.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
+
+    def listing(closed: str) -> int:
+        words = [sys.executable, "-c", script, closed, "ls", "/etc"]
+        return subprocess.run(words, cwd=places[0], env=environment, capture_output=True, check=False).returncode
+
+    assert listing("nothing") == 0
+    assert listing("etc") != 0

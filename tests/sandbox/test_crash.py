@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
 
-ROUNDS = 12
+ROUNDS = 20
 SUPERVISOR = """
 import sys
 from pathlib import Path
