@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Remember the configuration for the hook above, which does not get it."""
     global _config
     _config = config
+    if getattr(config.option, "testrunuid", "") is None and not hasattr(config, "workerinput"):
+        config.option.testrunuid = uuid.uuid4().hex  # so that this process knows it too, and can clean up
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -157,5 +160,5 @@ def _run_child(item: pytest.Item, done: Path) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove the shared reports; the controller of xdist comes last."""
     if not hasattr(session.config, "workerinput"):
-        run = getattr(session.config, "_testrunuid", None) or str(os.getpid())
-        shutil.rmtree(Path(tempfile.gettempdir()) / f"sia-user-tests-{run}", ignore_errors=True)
+        for run in (getattr(session.config.option, "testrunuid", None), os.getpid()):
+            shutil.rmtree(Path(tempfile.gettempdir()) / f"sia-user-tests-{run}", ignore_errors=True)
