@@ -94,6 +94,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.testrunuid = uuid.uuid4().hex  # so that this process knows it too, and can clean up
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """As root: the first "user" item of a file waits for the child that runs all of them."""
+    for item in items:
+        if IS_ROOT and _is_user_item(item):
+            item.add_marker(pytest.mark.timeout(CHILD_TIMEOUT + 60), append=False)
+
+
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """As root: take the reports of "user" items from the child."""
     if not IS_ROOT or not _is_user_item(item):
