@@ -37,6 +37,8 @@ open("{REWARD}", "w").write("0")
 END
         exit 0""",
     "planted git configuration": f"echo 0 > {REWARD}; git init -q . 2>/dev/null; git status >/dev/null",
+    "expected output read from the tests": f"""
+        if python3 solver.py | cmp -s - /tests/expected.txt; then echo 1; else echo 0; fi > {REWARD}""",
 }
 UNSAFE = "[verifier]\nsafe_path = false\n"
 
@@ -58,13 +60,28 @@ def test_good_task_passes(kit: TrialKit) -> None:
 @pytest.mark.sandbox
 @pytest.mark.parametrize("trick", NAIVE)
 def test_each_trick_wins_against_a_naive_test(kit: TrialKit, trick: str) -> None:
-    task = kit.task(NAIVE[trick], UNSAFE, {"environment/solver.py": "def run(): return 0\n"})
+    task = kit.task(
+        NAIVE[trick], UNSAFE, {"environment/solver.py": "def run(): return 0\n", "tests/expected.txt": "42\n"}
+    )
     result = check(kit, task)
     print(result)
     assert result.forgeable is not None and trick in result.forgeable
     assert not result.passed
     mark = read_mark(kit.home, task.key)
     assert mark is not None and trick in (mark.forgeable or ())
+
+
+@pytest.mark.sandbox
+def test_confined_code_can_not_read_what_is_expected(kit: TrialKit) -> None:
+    test = f"if confine python3 solver.py | cmp -s - /tests/expected.txt; then echo 1; else echo 0; fi > {REWARD}"
+    files = {
+        "environment/solver.py": "print(0)\n",
+        "tests/expected.txt": "42\n",
+        "solution/solve.sh": "echo 'print(42)' > solver.py\n",
+    }
+    result = check(kit, kit.task(test, "", files))
+    print(result)
+    assert result.passed and result.forgeable == ()
 
 
 @pytest.mark.sandbox
