@@ -121,7 +121,7 @@ def trial_table(view: CampaignView) -> Table:
     table = Table(title="trials", title_justify="left")
     for name in ("trial", "candidate", "task", "repeat", "result", "reward", "iterations", "tokens", "seconds"):
         number = name in ("repeat", "reward", "iterations", "tokens", "seconds")
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
+        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=name == "trial")
     for trial in view.trials:
         record = trial.record or {}
         result = one_line(trial.outcome or trial.state)
