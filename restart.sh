@@ -34,6 +34,7 @@ while :; do
     began=$(date +%s)
     "$SIA" supervise "$@" &
     child=$!
+    [ -n "$stopping" ] && kill -s TERM "$child" 2>/dev/null # the signal came while the child had no name yet
     while :; do # wait returns early when a trap ran; ask again until the child is really gone
         wait "$child"
         code=$?

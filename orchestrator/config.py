@@ -62,6 +62,12 @@ class Main(Strict):
     """`[main]`: the main instance."""
 
     engine: NonEmpty
+    steady_sec: Seconds = 60.0
+
+    @field_validator("steady_sec", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        return _float(value)
 
 
 class Promotion(Strict):
@@ -70,8 +76,9 @@ class Promotion(Strict):
     policy: Literal["auto", "ask", "never"] = "ask"
     healthy_iterations: Positive = 5
     timeout_sec: Seconds = 300.0
+    restart_sec: Seconds = 60.0
 
-    @field_validator("timeout_sec", mode="before")
+    @field_validator("timeout_sec", "restart_sec", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
         return _float(value)

@@ -42,7 +42,7 @@ class Ledger:
         """What is so now. Raises Failed before the first generation."""
         row = self._db.execute("SELECT * FROM ledger").fetchone()
         if row is None:
-            raise Failed("there is no generation yet", where="ledger", fix="start `sia supervise` or run a campaign")
+            raise Failed("there is no generation yet", where="ledger", fix="run a campaign, or start `./restart.sh`")
         promotion = None if row["promotion"] is None else self.promotion(row["promotion"])
         return Standing(
             row["state"],
@@ -81,6 +81,17 @@ class Ledger:
         row = self._db.execute("SELECT stack, upper, stdin_offset FROM main_data").fetchone()
         return Data(tuple(json.loads(row["stack"])), row["upper"], row["stdin_offset"])
 
+    def check_closed(self) -> Standing:
+        """What is so now, if no promotion is open. Raises Failed if one is."""
+        standing = self.standing()
+        if standing.promotion:
+            raise Failed(
+                f"promotion {standing.promotion.id} ({standing.promotion.candidate}) is open: {standing.state}",
+                where="ledger",
+                fix="wait until it is decided (`sia status`), or end it with `sia rollback`",
+            )
+        return standing
+
     def bad(self, tree: str) -> str | None:
         """Why a tree is BAD, or None."""
         row = self._db.execute("SELECT generation, cause FROM bad_tree WHERE tree = ?", (tree,)).fetchone()
@@ -107,7 +118,7 @@ class Ledger:
         """STABLE → STAGED: the export exists, its hash was verified, conformance passed. `old` = the commit judged
         against. Raises Failed when another promotion is open or main is not `old` any more."""
         with transaction(self._db):
-            standing = self._closed()
+            standing = self.check_closed()
             if standing.generation.commit != old:
                 raise Failed(
                     f"main is now {standing.generation.commit[:12]}, the candidate was judged against {old[:12]}",
@@ -138,7 +149,7 @@ class Ledger:
     def request(self, number: int, *, with_state: bool) -> Promotion:
         """STABLE or SAFE → INTENT: a person goes to an earlier good generation."""
         with transaction(self._db):
-            standing, target = self._closed(), self.generation(number)
+            standing, target = self.check_closed(), self.generation(number)
             if target.number == standing.generation.number:
                 raise Failed(
                     f"generation {number} is what main is already", where="rollback", fix="name an earlier one"
@@ -191,7 +202,8 @@ class Ledger:
     def foreign_ref(self, cause: str) -> None:
         """INTENT → HOLD: the ref names neither old nor new."""
         with transaction(self._db):
-            self._open("foreign_ref")
+            if self._open("foreign_ref").frozen is None:
+                raise states.IllegalMove("the ref was looked at before the data were frozen")
             self._move("foreign_ref", cause=f"ref: {cause}")
             self._event("hold", "ref", cause)
 
@@ -258,9 +270,14 @@ class Ledger:
             self._move("engine_back")
 
     def abandon(self, cause: str) -> None:
-        """TRIAL or HOLD → ROLLBACK: a person ends it; its tree is not marked BAD."""
+        """INTENT (data frozen), TRIAL or HOLD → ROLLBACK: a person ends it. Its tree is not marked BAD: it may be
+        promoted again."""
         with transaction(self._db):
             promotion = self._open("abandon")
+            if promotion.frozen is None:
+                raise states.IllegalMove("abandoned before the data were frozen")
+            if promotion.kind == "promotion" and promotion.new is not None:
+                self._set_bad(promotion.new, cause)
             self._db.execute("UPDATE promotion SET cause = ? WHERE id = ?", (cause, promotion.id))
             self._move("abandon", cause=cause)
 
@@ -284,8 +301,12 @@ class Ledger:
         return self.standing().crashes
 
     def held_up(self) -> None:
-        """A healthy period: probation ends, the crash counter starts again."""
-        self._db.execute("UPDATE ledger SET crashes = 0, probation = 0 WHERE crashes > 0 OR probation = 1")
+        """The old generation is healthy after a rollback: probation ends."""
+        self._db.execute("UPDATE ledger SET probation = 0 WHERE probation = 1")
+
+    def steady(self) -> None:
+        """Main has been healthy for long enough that earlier crashes are forgotten."""
+        self._db.execute("UPDATE ledger SET crashes = 0 WHERE crashes > 0")
 
     def died(self, cause: str) -> None:
         """STABLE on probation → SAFE: the old one died too. No agent runs until a person decides."""
@@ -337,16 +358,6 @@ class Ledger:
         names = ", ".join(f"{name} = ?" for name in columns)
         self._db.execute(f"UPDATE ledger SET {names}", tuple(columns.values()))
         return str(columns["state"])
-
-    def _closed(self) -> Standing:
-        standing = self.standing()
-        if standing.promotion:
-            raise Failed(
-                f"promotion {standing.promotion.id} ({standing.promotion.candidate}) is open: {standing.state}",
-                where="ledger",
-                fix="wait until it is decided (`sia status`), or end it with `sia rollback`",
-            )
-        return standing
 
     def _open(self, event: str) -> Promotion:
         standing = self.standing()
@@ -422,8 +433,11 @@ class Ledger:
         self._event("rollback", promotion.candidate, f"{promotion.candidate} did not hold up: {cause}")
         return self._move(event, cause=cause)
 
-    def _mark_bad(self, number: int, cause: str) -> None:
+    def _set_bad(self, number: int, cause: str) -> None:
         self._db.execute("UPDATE generation SET state = 'bad', cause = ? WHERE number = ?", (cause, number))
+
+    def _mark_bad(self, number: int, cause: str) -> None:
+        self._set_bad(number, cause)
         self._db.execute(
             "INSERT INTO bad_tree SELECT tree, number, ?, ? FROM generation WHERE number = ?"
             " ON CONFLICT (tree) DO UPDATE SET cause = excluded.cause, time = excluded.time",

@@ -68,7 +68,7 @@ class MainInstance:
         self.started = time.monotonic()
         self.valid = 0  # answers that the schema allows
         self.last_valid = self.started
-        self.held_up = False  # a healthy period was noted
+        self.held_up = self.steady = False  # a healthy period, and a long one, were noted
         self._asked_by: int | None = None
         self._valid = valid
         self._messages = room.messages

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from orchestrator import database, states
@@ -13,8 +14,6 @@ from orchestrator.generations import Ledger, Standing
 from orchestrator.promotion import find_better, promote
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from orchestrator.config import Settings
     from orchestrator.home import Home
     from sandbox.host import Host
@@ -50,6 +49,7 @@ class AutoPolicy:
             try:
                 judged = find_judged(connection, candidate, campaign)
                 promote(self._home, self._settings, connection, self._host, judged, by="policy")
-            except (SiaError, states.IllegalMove) as error:
-                self._refused.add((candidate, campaign))
-                Ledger(connection).event("promotion", candidate, f"not promoted by policy: {error}")
+            except (SiaError, states.IllegalMove, OSError, sqlite3.Error) as error:
+                self._refused.add((candidate, campaign))  # until the next start: never again and again
+                with suppress(sqlite3.Error):
+                    Ledger(connection).event("promotion", candidate, f"not promoted by policy: {error}")

@@ -104,13 +104,8 @@ def promote(
         gate(ledger, settings, judged, accept)
         _verified(home, settings, judged)
         return _approved(ledger, by)
+    ledger.check_closed()  # first: while one is open, main may be a generation that nothing was judged against
     gate(ledger, settings, judged, accept)
-    if standing.promotion is not None:
-        raise Failed(
-            f"promotion {standing.promotion.id} ({standing.promotion.candidate}) is open: {standing.state}",
-            where=judged.arm,
-            fix="wait until it is decided (`sia status`), or end it with `sia rollback`",
-        )
     made = _verified(home, settings, judged)
     faults.point("exported")
     report("exported and verified; checking conformance")
@@ -237,7 +232,7 @@ def _end_open(ledger: Ledger, promotion: Promotion, state: str, number: int | No
     if state == states.INTENT and promotion.frozen is None:
         ledger.give_up("a person ended it")
         return f"promotion {promotion.id} is given up; main is unchanged"
-    if state in (states.TRIAL, states.HOLD):
+    if state != states.ROLLBACK:
         ledger.abandon("a person ended it")
     return f"promotion {promotion.id} is rolled back to generation {promotion.old}"
 

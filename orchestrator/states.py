@@ -34,7 +34,8 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     (TRIAL, "outage"): HOLD,
     (HOLD, "engine_back"): TRIAL,
     (HOLD, "ref_back"): INTENT,
-    (HOLD, "abandon"): ROLLBACK,  # a person ends it
+    (INTENT, "abandon"): ROLLBACK,  # a person ends it; before the data are frozen it is given up instead
+    (HOLD, "abandon"): ROLLBACK,
     (TRIAL, "abandon"): ROLLBACK,
     (ROLLBACK, "returned"): STABLE,
 }

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from orchestrator import change, database, faults, states
 from orchestrator.boots import Ending, ending_of, valid_answer
 from orchestrator.candidates import build
+from orchestrator.config import Main
 from orchestrator.engines.host import EngineDown, EngineHost
-from orchestrator.errors import ConfigError, SiaError
+from orchestrator.errors import ConfigError, Failed, SiaError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.generations import Ledger, Promotion, Standing
 from orchestrator.main_instance import MainInstance, Room, new_nonce
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 STOP, FAILED, AGAIN, INTERRUPTED = 0, 1, 42, 130  # exit codes of `sia supervise` and `sia run`
 TURN = 0.1  # seconds that one turn of the loop may wait
-RESTART_SECONDS = 60.0  # within which main must exit after SIGUSR1
 BACKOFF_FIRST, BACKOFF_CAP = 0.5, 60.0  # seconds before a restart, doubled after each crash in a row
 PROBE_SECONDS = 2.0  # between looks at an engine that is out
 PROBE_PATIENCE = 3.0  # seconds for its answer; it may have to start first
@@ -68,6 +68,7 @@ class Supervisor:
             raise ConfigError(what, where=str(home.checkout / "sia.toml"), fix=fix)
         self._home, self._settings, self._once = home, settings, once
         self._engine_name = name
+        self._steady_seconds = (settings.main or Main(engine=name)).steady_sec
         self._stdout, self._report = stdout, report
         self._stop: int | None = None
         self._stop_since = 0.0
@@ -75,7 +76,7 @@ class Supervisor:
         self._main: MainInstance | None = None
         self._row: RunningRow | None = None
         self._next_launch = self._next_probe = 0.0
-        self._intent_since: float | None = None
+        self._asking = (0, 0.0)  # id of the promotion that main is asked to exit for, and since when
         self._races = 0
         self._stalled = False
 
@@ -87,10 +88,11 @@ class Supervisor:
                 try:
                     code = self._turn()
                     self._races = 0
-                except states.IllegalMove:  # a person's command was faster; the next turn sees what is so now
+                except states.IllegalMove as error:  # a person's command was faster; the next turn sees what is so
                     self._races += 1
                     if self._races > RACES:
-                        raise
+                        fix = "start it again; if it happens again, it is a fault of SIA: please report it"
+                        raise Failed(f"the ledger allows no {error}", where="supervisor", fix=fix) from None
                     continue
                 if code is not None:
                     return code
@@ -130,8 +132,6 @@ class Supervisor:
 
     def _turn(self) -> int | None:
         standing = self._ledger.standing()
-        if standing.state != states.INTENT:
-            self._intent_since = None
         self._auto.look(self._db, standing)
         code = self._with_main(self._main, standing) if self._main else self._without_main(standing)
         self._tell()
@@ -173,6 +173,9 @@ class Supervisor:
         elif standing.state == states.HOLD and promotion:
             self._hold(standing, promotion)
         else:  # SAFE: a person decides
+            if self._once:
+                fix = "decide with `sia rollback [GENERATION]`, or promote a repaired candidate, then start again"
+                raise Failed(f"no agent runs: {standing.cause}", where="SAFE", fix=fix)
             self._wake.wait(TURN)
         return None
 
@@ -186,8 +189,8 @@ class Supervisor:
         try:
             made = build(self._home, self._settings, generation.commit, root=self._home.generations)
             self._main = MainInstance(self._room, made, data, nonce, valid_answer(made.schema))
-        except SiaError as error:
-            cause = f"could not be launched: {error.what}"
+        except (SiaError, OSError) as error:
+            cause = f"could not be launched: {error.what if isinstance(error, SiaError) else error}"
             self._ledger.end_launch(nonce, None, cause)
             return self._decide(Ending("ours", cause), 0)
         if standing.state == states.TRIAL or standing.probation:
@@ -238,13 +241,13 @@ class Supervisor:
 
     def _crashed(self, standing: Standing, ending: Ending) -> int | None:
         count = self._ledger.crash(ending.cause)
-        if self._once:
-            return FAILED
         if standing.probation and ending.kind != "ours":
             if standing.state == states.STAGED:
                 self._ledger.withdraw("main died")
             self._ledger.died(f"the old generation died too after a rollback: {ending.cause}")
             return None
+        if self._once:
+            return FAILED
         delay = min(BACKOFF_FIRST * 2 ** min(count - 1, 20), BACKOFF_CAP)
         self._next_launch = time.monotonic() + delay
         self._ledger.event("restart", "main", f"crash {count} in a row; started again in {delay:g} s")
@@ -253,11 +256,15 @@ class Supervisor:
     # -- while main runs ----------------------------------------------------------------------------------------------
 
     def _watch(self, main: MainInstance) -> None:
-        """A healthy period ends probation and the crash counter; alive without completing anything is told."""
+        """A healthy period ends probation, a long one the crash counter; alive without completing anything is told."""
         rules = self._settings.promotion
-        if main.valid >= rules.healthy_iterations and not main.held_up:
-            main.held_up = True
-            self._ledger.held_up()
+        if main.valid >= rules.healthy_iterations:
+            if not main.held_up:
+                main.held_up = True
+                self._ledger.held_up()
+            if not main.steady and time.monotonic() - main.started >= self._steady_seconds:
+                main.steady = True
+                self._ledger.steady()
         silent = time.monotonic() - main.last_valid
         if (silent > rules.timeout_sec) != self._stalled:
             self._stalled = not self._stalled
@@ -268,12 +275,13 @@ class Supervisor:
 
     def _ask(self, main: MainInstance, promotion: Promotion) -> None:
         """INTENT: main is asked to exit 42. If it does not, a promotion is given up; a person's rollback is forced."""
-        now = time.monotonic()
-        self._intent_since = self._intent_since or now
+        now, patience = time.monotonic(), self._settings.promotion.restart_sec
+        if self._asking[0] != promotion.id:
+            self._asking = (promotion.id, now)
         if main.ask_restart(promotion.id):
             faults.point("asked")
-        if now - self._intent_since > RESTART_SECONDS:
-            cause = f"main did not exit within {RESTART_SECONDS:g} s"
+        if now - self._asking[1] > patience:
+            cause = f"main did not exit within {patience:g} s"
             if promotion.kind == "rollback":
                 self._finish(main, main.terminate(), cause)
             else:

@@ -58,14 +58,12 @@ def promote(
     """
     from orchestrator.campaign_store import find_judged
     from orchestrator.config import load_settings
-    from orchestrator.promotion import ensure_first
     from orchestrator.promotion import promote as promote_judged
     from sandbox.host import Host
 
     home = open_home()
     settings = load_settings(home.checkout)
     with closing(database.connect(home.database)) as connection:
-        ensure_first(home, settings, connection)
         judged = find_judged(connection, candidate, campaign)
         with Host.detect(home.root) as host:
             promotion = promote_judged(
@@ -99,18 +97,19 @@ def rollback(
     as_json
         Print the result as JSON.
     """
-    from orchestrator.config import load_settings
-    from orchestrator.promotion import ensure_first, go_back
+    from orchestrator.promotion import go_back
 
     home = open_home()
     with closing(database.connect(home.database)) as connection:
-        ensure_first(home, load_settings(home.checkout), connection)
         ledger = Ledger(connection)
+        ended = ledger.standing().promotion
         text = go_back(connection, generation, with_state=with_state)
         print(text, file=sys.stderr)
-        promotion = ledger.standing().promotion
-        if promotion is not None and promotion.kind == "rollback":
-            return _conclude(home, connection, promotion, wait=wait, as_json=as_json)
+        begun = ledger.standing().promotion
+        if begun is not None and ended is None:
+            return _conclude(home, connection, begun, wait=wait, as_json=as_json)
+        if ended is not None and wait:
+            _waited(home, connection, ended)
         if as_json:
             print(json.dumps({"state": ledger.standing().state, "text": text}))
         return 0
@@ -127,8 +126,6 @@ def generations(*, as_json: Json = False) -> int:
     home = open_home()
     with closing(database.connect(home.database)) as connection:
         ledger = Ledger(connection)
-        if not ledger.exists():
-            raise Failed("there is no generation yet", where=str(home.root), fix="run a campaign or `sia supervise`")
         standing, all_of_them, promotions = ledger.standing(), ledger.generations(), ledger.promotions()
     if as_json:
         values = {

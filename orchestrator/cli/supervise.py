@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from orchestrator.config import load_settings
 from orchestrator.errors import Failed, UsageError
 from orchestrator.home import open_home
 from orchestrator.messages import MESSAGE_LIMIT, MessageLog
@@ -82,6 +81,7 @@ def send(text: str, /, *, as_json: Annotated[bool, Parameter(name="--json")] = F
 
 
 def _supervise(home: Home, engine: str | None, *, once: bool) -> int:
+    from orchestrator.config import load_settings
     from orchestrator.supervisor import Supervisor
 
     with contextlib.ExitStack() as stack:
@@ -99,6 +99,10 @@ def _supervise(home: Home, engine: str | None, *, once: bool) -> int:
         except sqlite3.Error as error:
             fix = "free disk space; everything that was committed is kept"
             raise Failed(f"the database can't be used: {error}", where=str(home.database), fix=fix) from None
+        except OSError as error:
+            where = error.filename if isinstance(error.filename, str) else str(home.root)
+            fix = "check the disk and the limits of this user; everything that was committed is kept"
+            raise Failed(f"the system refuses: {error.strerror or error}", where=where, fix=fix) from None
 
 
 def _read_messages(messages: MessageLog) -> None:

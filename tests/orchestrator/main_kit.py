@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -59,10 +60,12 @@ build_environments = true
 command = ["python", "-P", "-m", "orchestrator.engines.scripted", "policy.toml"]
 [main]
 engine = "test"
+steady_sec = {steady}
 [promotion]
 policy = "{policy}"
 healthy_iterations = {healthy}
 timeout_sec = {timeout}
+restart_sec = {restart}
 """
 
 # Lines put at the top of instance/__main__.py: a candidate that is fine until it finds what main's work left.
@@ -76,8 +79,17 @@ class MainKit:
     """One repository below `directory`, its `.sia`, and the `sia` processes that a test starts there."""
 
     def __init__(
-        self, directory: Path, environments: Path, *, policy: str = "ask", healthy: int = 2, timeout: float = 20
+        self,
+        directory: Path,
+        environments: Path,
+        *,
+        policy: str = "ask",
+        healthy: int = 2,
+        timeout: float = 20,
+        restart: float = 30,
+        steady: float = 0.2,
     ) -> None:
+        """`healthy` … `steady` are settings of sia.toml, times in seconds."""
         self.repo = directory / "repo"
         for name in AGENT:
             if (TOP / name).is_dir():
@@ -85,7 +97,8 @@ class MainKit:
             else:
                 shutil.copyfile(TOP / name, self.repo / name)
         self.write("policy.toml", POLICY)
-        self.write("sia.toml", SETTINGS.format(policy=policy, healthy=healthy, timeout=timeout))
+        values = {"policy": policy, "healthy": healthy, "timeout": timeout, "restart": restart, "steady": steady}
+        self.write("sia.toml", SETTINGS.format(**values))
         self.git("init", "-q", "-b", "main")
         self.git("add", "-A")
         self.git("commit", "-q", "-m", "first")
@@ -215,6 +228,41 @@ class MainKit:
             return False
         return bool(launch and held and launch["started"] >= held.since and launch["valid"] >= valid)
 
+    def events(self, kind: str) -> list[str]:
+        """Texts of the event log, oldest first."""
+        with self.database() as connection:
+            rows = connection.execute("SELECT text FROM event WHERE kind = ? ORDER BY id", (kind,))
+            return [row["text"] for row in rows]
+
+    def heard(self) -> list[str]:
+        """Messages `m1`, `m2`… that the agent has read and keeps."""
+        return re.findall(r"m\d+(?=\n|\s|&|<|$)", self.state_text())
+
+    def signal_main(self, signum: int) -> None:
+        """A signal to every agent process of the running sandbox (SIGKILL is what the kernel does without memory)."""
+        agents = list(_processes(lambda words, _: words[1:4] == [b"-P", b"-m", b"instance"]))
+        victims = [pid for pid in agents if self._below_supervisor(pid)]
+        assert victims
+        for victim in victims:
+            os.kill(victim, signum)
+
+    def _below_supervisor(self, pid: int) -> bool:
+        """Whether a process descends from this kit's supervisor (tests run side by side)."""
+        supervisor = int((self.home.run / "supervisor.lock").read_text().split()[0])
+        while pid > 1:
+            if pid == supervisor:
+                return True
+            try:
+                pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                return False
+        return False
+
+    def restart_engine(self) -> None:
+        """Kill the engine program; the supervisor starts it again, with the policy that lies there now."""
+        for pid in _processes(lambda words, cwd: b"orchestrator.engines.scripted" in words and cwd == self.repo):
+            os.kill(pid, signal.SIGKILL)
+
     def state_text(self) -> str:
         """The agent's saved state, wherever the newest level holds it."""
         with self.database() as connection:
@@ -224,6 +272,18 @@ class MainKit:
             if file.exists():
                 return file.read_text()
         return ""
+
+
+def _processes(wanted: Callable[[list[bytes], Path], bool]) -> Iterator[int]:
+    """Ids of processes whose command line and directory fit."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words, cwd = (entry / "cmdline").read_bytes().split(b"\0"), (entry / "cwd").readlink()
+            except OSError:
+                continue
+            if wanted(words, cwd):
+                yield int(entry.name)
 
 
 def leftovers(home: Home) -> list[str]:

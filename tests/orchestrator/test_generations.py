@@ -190,7 +190,9 @@ def test_crashes_are_counted_across_openings(ledger: Ledger, connection: sqlite3
     assert ledger.crash("a") == 1
     assert Ledger(connection).crash("b") == 2
     ledger.held_up()
-    assert ledger.crash("c") == 1
+    assert ledger.crash("c") == 3
+    ledger.steady()
+    assert ledger.crash("d") == 1
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -238,7 +240,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.withdraw("no")
 
     @precondition(lambda self: self.state() == states.INTENT)
-    @rule(offset=st.integers(0, 1000), step=st.sampled_from(["freeze", "moved", "give_up", "foreign_ref"]))
+    @rule(offset=st.integers(0, 1000), step=st.sampled_from(["freeze", "moved", "give_up", "abandon", "foreign_ref"]))
     def intent(self, offset: int, step: str) -> None:
         frozen = self.ledger.standing().promotion.frozen
         if step == "freeze":
@@ -247,7 +249,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.moved()
         elif step == "give_up" and frozen is None:
             self.ledger.give_up("late")
-        elif step == "foreign_ref":
+        elif step == "abandon" and frozen is not None:
+            self.ledger.abandon("a person")
+        elif step == "foreign_ref" and frozen is not None:
             self.ledger.foreign_ref("odd")
 
     @precondition(lambda self: self.state() == states.TRIAL)
@@ -288,12 +292,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.returned()
 
     @precondition(lambda self: self.state() == states.STABLE)
-    @rule(how=st.sampled_from(["crash", "died", "held_up"]))
+    @rule(how=st.sampled_from(["crash", "died", "held_up", "steady"]))
     def stable(self, how: str) -> None:
         if how == "crash":
             self.ledger.crash("x")
         elif how == "died" and self.ledger.standing().probation:
             self.ledger.died("x")
+        elif how == "steady":
+            self.ledger.steady()
         else:
             self.ledger.held_up()
 

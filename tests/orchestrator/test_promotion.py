@@ -107,10 +107,23 @@ def test_go_back_by_state(ledger: Ledger, connection: sqlite3.Connection) -> Non
     assert "rolled back" in go_back(connection, 1, with_state=False)
     assert ledger.standing().state == states.ROLLBACK
     assert ledger.bad("tree-b") is None  # a person ended it; it proved nothing
+    assert ledger.generation(2).state == "bad"  # and yet it is no generation that runs or could be gone back to
     ledger.returned()
     ledger.died("too")
     assert "tried again" in go_back(connection, None, with_state=False)
     assert ledger.standing().state == states.STABLE
+
+
+def test_going_back_between_freeze_and_ref(ledger: Ledger, connection: sqlite3.Connection) -> None:
+    """The supervisor was killed there; the person does not want the promotion any more."""
+    ledger.stage("cand", B, "tree-b", campaign=None, old=A)
+    ledger.approve("person")
+    ledger.freeze(7)
+    assert "rolled back" in go_back(connection, None, with_state=False)
+    assert ledger.standing().state == states.ROLLBACK
+    ledger.returned()
+    assert ledger.standing().generation.number == 1
+    assert ledger.data().stdin_offset == 7
 
 
 def _judge(connection: sqlite3.Connection, campaign: str, arm: str, baseline: str, difference: float) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
 import time
@@ -26,16 +24,6 @@ def kit(tmp_path: Path, environments: Path) -> MainKit:
     return MainKit(tmp_path, environments)
 
 
-def heard(kit: MainKit) -> list[str]:
-    """Messages that the agent has read and keeps."""
-    return re.findall(r"m\d+(?=\n|\s|&|<|$)", kit.state_text())
-
-
-def events(kit: MainKit, kind: str) -> list[str]:
-    with kit.database() as connection:
-        return [row["text"] for row in connection.execute("SELECT text FROM event WHERE kind = ? ORDER BY id", (kind,))]
-
-
 def test_start_talk_stop(kit: MainKit, mode: str) -> None:
     assert kit.sia("send", "m1").returncode == 0
     with kit.supervise() as process:
@@ -44,7 +32,7 @@ def test_start_talk_stop(kit: MainKit, mode: str) -> None:
         assert status["supervisor"]["pid"] == process.pid
         assert status["main"]["label"] == "generation 1"
         kit.sia("send", "m2")
-        kit.until("both messages", lambda: heard(kit) == ["m1", "m2"])
+        kit.until("both messages", lambda: kit.heard() == ["m1", "m2"])
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert leftovers(kit.home) == []
@@ -56,7 +44,7 @@ def test_a_stop_of_the_agent_stops_the_supervisor(kit: MainKit) -> None:
     kit.sia("send", "please stop")
     with kit.supervise() as process:
         assert process.wait(30) == 0
-    assert events(kit, "stop") == ["main stopped by itself"]
+    assert kit.events("stop") == ["main stopped by itself"]
 
 
 def test_hangup_means_start_me_again(kit: MainKit) -> None:
@@ -100,37 +88,6 @@ def test_bad_input_no_engine_for_main(kit: MainKit) -> None:
     assert done.returncode == 78
 
 
-def _kill_main(kit: MainKit) -> None:
-    """SIGKILL to every process of the running sandbox, as the kernel does it when memory is short."""
-    launch = kit.launch()
-    assert launch is not None
-    victims = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[1:4] == [b"-P", b"-m", b"instance"] and _below(int(entry.name), kit):
-                victims.append(int(entry.name))
-    assert victims
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
-
-
-def _below(pid: int, kit: MainKit) -> bool:
-    """Whether a process descends from the supervisor of this kit (tests run side by side)."""
-    supervisor = int((kit.home.run / "supervisor.lock").read_text().split()[0])
-    while pid > 1:
-        if pid == supervisor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return False
-
-
 def test_crashes_are_counted_and_messages_survive_them(kit: MainKit) -> None:
     with kit.supervise():
         sent = []
@@ -139,17 +96,17 @@ def test_crashes_are_counted_and_messages_survive_them(kit: MainKit) -> None:
             sent.append(f"m{number}")
             kit.sia("send", sent[-1])
             if number % 2:
-                kit.until("it to be read", lambda: heard(kit) == sent)
-            starts = len(events(kit, "launch"))
-            _kill_main(kit)
-            kit.until("a new start", lambda: len(events(kit, "launch")) > starts)  # noqa: B023
+                kit.until("it to be read", lambda: kit.heard() == sent)
+            starts = len(kit.events("launch"))
+            kit.signal_main(signal.SIGKILL)
+            kit.until("a new start", lambda: len(kit.events("launch")) > starts)  # noqa: B023
             status = kit.sia("status").stdout
             assert "crashes in a row" in status or kit.standing().crashes == 0
-        kit.until("all messages", lambda: heard(kit) == sent)
+        kit.until("all messages", lambda: kit.heard() == sent)
         time.sleep(1)
-        assert heard(kit) == sent  # none twice
+        assert kit.heard() == sent  # none twice
         kit.until("the counter to be reset", lambda: kit.standing().crashes == 0)
-    assert "crash 1 in a row; started again in 0.5 s" in events(kit, "restart")
+    assert "crash 1 in a row; started again in 0.5 s" in kit.events("restart")
 
 
 def test_a_killed_supervisor_loses_no_message(kit: MainKit) -> None:
@@ -164,9 +121,9 @@ def test_a_killed_supervisor_loses_no_message(kit: MainKit) -> None:
             process.wait()
         kit.until("everything to be gone", lambda: leftovers(kit.home) == [], 5)
     with kit.supervise():
-        kit.until("all messages", lambda: heard(kit) == sent)
+        kit.until("all messages", lambda: kit.heard() == sent)
         time.sleep(0.5)
-        assert heard(kit) == sent
+        assert kit.heard() == sent
 
 
 def test_code_42_without_a_request_is_a_crash(kit: MainKit) -> None:
@@ -176,8 +133,8 @@ def test_code_42_without_a_request_is_a_crash(kit: MainKit) -> None:
     )
     kit.git("commit", "-qam", "exits 42")
     with kit.supervise():
-        kit.until("two crashes", lambda: len(events(kit, "crash")) >= 2)
-    assert set(events(kit, "crash")) == {"exit code 42 without a request"}
+        kit.until("two crashes", lambda: len(kit.events("crash")) >= 2)
+    assert set(kit.events("crash")) == {"exit code 42 without a request"}
 
 
 def test_promotion_keeps_state_and_messages(kit: MainKit) -> None:
@@ -186,7 +143,7 @@ def test_promotion_keeps_state_and_messages(kit: MainKit) -> None:
     with kit.supervise():
         kit.until("main to work", kit.works)
         kit.sia("send", "m1")
-        kit.until("the message", lambda: heard(kit) == ["m1"])
+        kit.until("the message", lambda: kit.heard() == ["m1"])
         writer = subprocess.Popen(
             ["sh", "-c", 'i=2; while [ $i -lt 12 ]; do "$@" m$i; i=$((i+1)); done', "sh", *SIA, "send"],
             cwd=kit.repo,
@@ -198,7 +155,7 @@ def test_promotion_keeps_state_and_messages(kit: MainKit) -> None:
         assert writer.wait(60) == 0
         assert json.loads(done.stdout)["outcome"] == "healthy"
         expected = [f"m{number}" for number in range(1, 12)]
-        kit.until("all messages", lambda: heard(kit) == expected)
+        kit.until("all messages", lambda: kit.heard() == expected)
         standing = kit.standing()
         assert (standing.state, standing.generation.number, standing.last_good.number) == (states.STABLE, 2, 2)
         assert kit.head() == standing.generation.commit
@@ -213,7 +170,7 @@ def test_a_bad_promotion_is_rolled_back_as_a_failure(kit: MainKit) -> None:
     with kit.supervise():
         kit.until("main to work", lambda: kit.works(4))
         kit.sia("send", "m1")
-        kit.until("the message", lambda: heard(kit) == ["m1"])
+        kit.until("the message", lambda: kit.heard() == ["m1"])
         refused = kit.sia("promote", "brittle")
         assert refused.returncode == 78 and "not better" in refused.stderr
         done = kit.sia("promote", "brittle", "--accept", "I want to see it", "--wait")
@@ -222,9 +179,9 @@ def test_a_bad_promotion_is_rolled_back_as_a_failure(kit: MainKit) -> None:
         kit.until("the old one", lambda: kit.works(2) and not kit.standing().probation)
         standing = kit.standing()
         assert (standing.state, standing.generation.number) == (states.STABLE, 1)
-        assert heard(kit) == ["m1"]
+        assert kit.heard() == ["m1"]
         kit.sia("send", "m2")
-        kit.until("the second message", lambda: heard(kit) == ["m1", "m2"])
+        kit.until("the second message", lambda: kit.heard() == ["m1", "m2"])
         again = kit.sia("promote", "brittle")
         assert again.returncode == 78
         assert kit.head() == standing.generation.commit
@@ -249,16 +206,16 @@ def test_a_person_goes_back_with_and_without_state(kit: MainKit) -> None:
     with kit.supervise():
         kit.until("main to work", kit.works)
         kit.sia("send", "m1")
-        kit.until("the message", lambda: heard(kit) == ["m1"])
+        kit.until("the message", lambda: kit.heard() == ["m1"])
         assert kit.sia("promote", "better", "--wait").returncode == 0
         kit.sia("send", "m2")
-        kit.until("the message", lambda: heard(kit) == ["m1", "m2"])
+        kit.until("the message", lambda: kit.heard() == ["m1", "m2"])
         done = kit.sia("rollback", "--with-state", "--wait")
         assert done.returncode == 0, done.stderr
         assert kit.standing().generation.number == 1
-        kit.until("the data of then", lambda: heard(kit) == ["m1"])
+        kit.until("the data of then", lambda: kit.heard() == ["m1"])
         kit.sia("send", "m3")
-        kit.until("the message", lambda: heard(kit) == ["m1", "m3"])
+        kit.until("the message", lambda: kit.heard() == ["m1", "m3"])
     refused = kit.sia("rollback", "2")
     assert refused.returncode == 1 and "generation 2 is bad" in refused.stderr
 
@@ -284,7 +241,7 @@ def test_the_old_one_dies_too(kit: MainKit) -> None:
 def _kill_main_when_it_runs(kit: MainKit) -> None:
     def killed() -> bool:
         try:
-            _kill_main(kit)
+            kit.signal_main(signal.SIGKILL)
         except AssertionError:
             return False
         return True
@@ -299,26 +256,14 @@ def test_an_engine_that_is_out_holds_a_trial(kit: MainKit) -> None:
     with kit.supervise():
         kit.until("main to work", kit.works)
         kit.write("policy.toml", "[faults]\ncrash = 1.0\n" + POLICY.replace("[faults]\n", ""))
-        _restart_engine(kit)
-        kit.until("the old one to lose it", lambda: any("engine" in text for text in events(kit, "crash")))
+        kit.restart_engine()
+        kit.until("the old one to lose it", lambda: any("engine" in text for text in kit.events("crash")))
         assert kit.sia("promote", "better").returncode == 0
         kit.until("the hold", lambda: kit.standing().state == states.HOLD)
         kit.write("policy.toml", POLICY)
         kit.until("the promotion", lambda: kit.standing().last_good.number == 2 and kit.works())
         with kit.database() as connection:
             assert Ledger(connection).promotions()[0].outcome == "healthy"
-
-
-def _restart_engine(kit: MainKit) -> None:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes()
-                cwd = (entry / "cwd").readlink()
-            except OSError:
-                continue
-            if b"orchestrator.engines.scripted" in line and cwd == kit.repo:
-                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def test_run_in_the_foreground(kit: MainKit) -> None:
@@ -331,4 +276,4 @@ def test_run_in_the_foreground(kit: MainKit) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert heard(kit) == ["m1"]
+    assert kit.heard() == ["m1"]
