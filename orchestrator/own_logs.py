@@ -12,33 +12,67 @@ from sandbox.read import read_file
 FILES_CAP = 5000  # files that are looked at
 FILE_CAP = 32 * 1024 * 1024  # bytes of one file: the largest request is 16 MB, and escaping makes it longer
 TOTAL_CAP = 512 * 1024 * 1024  # bytes of all
+DEPTH_CAP = 32  # directories in one another: without a bound, paths grow until nothing can open them
 
 
-def own_logs(data_upper: Path) -> Iterator[tuple[str, bytes]]:
-    """(name below `iterations/`, content) of each regular file in the upper of /root/data, one in memory at a time.
+class OwnLogs:
+    """Iterates over (name below `iterations/`, content) of each regular file, one in memory at a time.
 
-    Links, FIFOs and devices are passed over. Call it only after the instance has ended.
+    Links, FIFOs and devices are passed over. Use it only after the instance has ended. `notes` says afterwards what
+    was not looked at: a log that is too large to be compared must not pass for one that agrees.
     """
-    root = data_upper / "iterations"
-    seen = total = 0
-    if root.is_symlink() or not root.is_dir():
-        return
-    for directory, names in _walk(root):
-        for name in names:
+
+    def __init__(self, data_upper: Path) -> None:
+        """`data_upper`: the upper of /root/data."""
+        self._root = data_upper / "iterations"
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, in words."""
+        return tuple(self._notes)
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        seen = total = 0
+        for relative in self._files():
             seen += 1
             if seen > FILES_CAP or total > TOTAL_CAP:
+                self._note("too much to look at all of it")
                 return
-            relative = os.path.relpath(Path(directory, name), root)
             try:
-                content = read_file(root, relative, FILE_CAP)
+                content = read_file(self._root, relative, FILE_CAP + 1)
             except (UnsafePath, OSError):
+                self._note("files that can't be read")
                 continue
             total += len(content)
-            yield relative, content
+            if len(content) > FILE_CAP:
+                self._note(f"a file of more than {FILE_CAP:,} bytes")
+            yield relative, content[:FILE_CAP]
 
+    def _files(self) -> Iterator[str]:
+        """Names of the regular files, in order. No recursion: how deep directories go is the instance's choice."""
+        if self._root.is_symlink() or not self._root.is_dir():
+            return
+        pending = [""]
+        while pending:
+            directory = pending.pop()
+            try:
+                with os.scandir(self._root / directory) as found:
+                    entries = sorted(found, key=lambda entry: entry.name)
+            except OSError:
+                self._note("directories that can't be read")
+                continue
+            deeper = []
+            for entry in entries:
+                relative = f"{directory}/{entry.name}" if directory else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    deeper.append(relative)
+                elif entry.is_file(follow_symlinks=False):
+                    yield relative
+            if deeper and directory.count("/") >= DEPTH_CAP:
+                self._note(f"directories nested deeper than {DEPTH_CAP}")
+            else:
+                pending += reversed(deeper)
 
-def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Directories and their files in order; os.walk does not follow links and passes over what it can't read."""
-    for directory, directories, names in os.walk(root, followlinks=False):
-        directories.sort()
-        yield directory, sorted(names)
+    def _note(self, what: str) -> None:
+        self._notes[f"the agent's own log holds {what}; the rest was compared"] = None

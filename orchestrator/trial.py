@@ -15,14 +15,14 @@ from orchestrator.captured import Stopped as Stopped
 from orchestrator.instance_io import CappedFile
 from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton
 from orchestrator.journal import Journal
-from orchestrator.own_logs import own_logs
+from orchestrator.own_logs import OwnLogs
 from orchestrator.protocol import sampling_seed
 from orchestrator.task_check import broken_by_oracle
 from orchestrator.trial_ending import Ending, judge_ending, trial_limits
 from orchestrator.trial_record import TrialRecord as TrialRecord
 from orchestrator.verifier import Reward, VerifierTools, is_forgeable, verify
 from sandbox.diff import diff
-from sandbox.errors import SandboxFailed
+from sandbox.errors import SandboxFailed, UnsafePath
 from sandbox.layers import materialise
 from sandbox.process import Outcome
 from sandbox.spec import Overlay
@@ -118,11 +118,10 @@ class _Trial:
         journal.seal()
         ending = judge_ending(outcome, line, spec.limits)
         self.notes += line.notes
-        compared = answers.compare_log(journal, own_logs(self.data.upper) if self.data else ())
-        self.notes += compared.notes
+        compared = self._compare_log(journal)
         behaviour = answers.metrics(journal, spec.build.schema)
         self.notes += [behaviour.note] if behaviour.note else []
-        changes = sum(1 for overlay in self.places.values() for _ in diff(overlay.lowers, overlay.upper))
+        changes = self._changes()
         if spec.keep_workdir:
             self._keep_workdir()
         reward = Reward(0.0, "failed", "", 0.0, is_forgeable(self.context.home, spec.task))
@@ -133,6 +132,24 @@ class _Trial:
             elif reward.outcome == "failed":
                 self.notes.append(reward.detail)
         return self._record(journal, line.usage, outcome, ending, compared.tampering, behaviour, reward, changes)
+
+    def _compare_log(self, journal: Journal) -> answers.LogComparison:
+        """The agent's own log against the journal."""
+        logs = OwnLogs(self.data.upper) if self.data else ()
+        compared = answers.compare_log(journal, logs)
+        self.notes += [*compared.notes, *(logs.notes if isinstance(logs, OwnLogs) else ())]
+        return compared
+
+    def _changes(self) -> int:
+        """How many paths the instance changed. What can't be counted is its own doing, and no fault of ours."""
+        count = 0
+        try:
+            for overlay in self.places.values():
+                for _ in diff(overlay.lowers, overlay.upper):
+                    count += 1
+        except UnsafePath as error:
+            self.notes.append(f"the count of changes stopped: {error.what}")
+        return count
 
     def _record(
         self,
@@ -272,5 +289,5 @@ class _Trial:
             target = kept if number == 0 else kept.with_name(f"workdir-{number}")
             try:
                 materialise(overlay.lowers, overlay.upper, target, KEPT_WORKDIR_BYTES)
-            except SandboxFailed as error:
+            except (SandboxFailed, UnsafePath) as error:
                 self.notes.append(f"the workdir was not kept: {error.what}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from instance.log import IterationLogger
-from orchestrator import answers
+from orchestrator import answers, own_logs
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.journal import Asked, Exchange, Journal
 from orchestrator.protocol import escape
+from sandbox.host import _remove_tree
 from tests.orchestrator.broker_kit import SCHEMA
 
 XS = b'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">'
@@ -151,3 +154,73 @@ def test_an_answer_that_nobody_gave_is_tampering(journal: Journal) -> None:
         )
         is None
     )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<iteration><response>&lt;stop/&gt;</response><response>forged</response></iteration>",
+        "<iteration><response>‹U+0066›org\\x65d</response></iteration>".encode(),
+        (
+            b"<log><iteration><response>&lt;stop/&gt;</response></iteration><iteration><response>forged</response>"
+            b"</iteration></log>"
+        ),
+        b"<iteration><x/>forged<response><b>for</b>ged</response></iteration>",
+    ],
+    ids=["second response", "in escapes", "several in one file", "in elements"],
+)
+def test_a_forged_answer_is_found_wherever_it_stands(journal: Journal, content: bytes) -> None:
+    give(journal, "<stop/>")
+    assert answers.tampering(journal, [("1.xml", content)]) is not None
+
+
+def test_empty_answers_in_a_log_stand_for_none(journal: Journal) -> None:
+    give(journal, "<stop/>")
+    assert answers.compare_log(journal, logged("", " ")).notes == (
+        "2 answers in the agent's own log are empty, where none was",
+        "1 of 1 answers are not in the agent's own log",
+    )
+
+
+def test_a_log_of_a_million_elements_takes_no_memory(journal: Journal) -> None:
+    give(journal, "<stop/>")
+    content = b"<iteration>" + b"<a/>" * 8_000_000 + b"<response>forged</response></iteration>"
+    before, begun = _peak_mb(), time.monotonic()
+    notes = answers.compare_log(journal, [("1.xml", content)]).notes
+    assert notes[0] == "1 files of the agent's own log have another format"
+    assert _peak_mb() - before < 64 and time.monotonic() - begun < 5
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_logs_that_are_too_much_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_logs, "FILES_CAP", 3)
+    monkeypatch.setattr(own_logs, "FILE_CAP", 10)
+    place = tmp_path / "iterations"
+    place.mkdir()
+    for number in range(5):
+        (place / f"{number}.xml").write_bytes(b"x" * 6 * (1 + number % 2))
+    os.mkfifo(place / "0-fifo")
+    (place / "0-link").symlink_to("/etc/passwd")
+    logs = own_logs.OwnLogs(tmp_path)
+    assert [name for name, _ in logs] == ["0.xml", "1.xml", "2.xml"]
+    assert len(logs.notes) == 2 and "more than 10 bytes" in logs.notes[0] and "too much" in logs.notes[1]
+
+
+def test_logs_nested_without_end_are_noted(tmp_path: Path) -> None:
+    """Deeper than Python's stack, and than a path may be long."""
+    (tmp_path / "iterations").mkdir()
+    (tmp_path / "iterations/z.xml").write_bytes(b"last")
+    here = os.open(tmp_path / "iterations", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("a", dir_fd=here)
+        inner = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    logs = own_logs.OwnLogs(tmp_path)
+    assert [content for _, content in logs] == [b"last"]
+    assert "nested deeper" in logs.notes[0]
+    _remove_tree(tmp_path / "iterations")

@@ -295,3 +295,22 @@ def test_record_of_someone_elses_agent(kit: TrialKit) -> None:
     record = kit.run(build)
     print(record.notes)
     assert record.outcome == "completed" and record.iterations == 1
+
+
+def test_directories_nested_without_end_stop_no_campaign(kit: TrialKit) -> None:
+    """In the workdir and in the log: neither may raise, since a candidate that loses would stop the campaign."""
+    program = (
+        ANSWERS
+        + """
+import os
+for place in ("/app", "/root/data/iterations"):
+    os.chdir(place)
+    for _ in range(1200):
+        os.mkdir("a")
+        os.chdir("a")
+"""
+    )
+    record = kit.run(program, seconds=20)
+    assert (record.outcome, record.reward) == ("completed", 1.0), record.detail
+    assert any("nested" in note and "own log" in note for note in record.notes)
+    assert any("the count of changes stopped" in note for note in record.notes)
