@@ -18,6 +18,8 @@ def demo() -> int:
     from orchestrator.home import open_home
 
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # The commands run in process groups of their own, which a terminal with `tostop` would stop when they write.
+    before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
         with stage.build(open_home()) as built:
             Story(built, Voice()).tell()
