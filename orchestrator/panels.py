@@ -111,7 +111,7 @@ def _cell(view: CampaignView, arm: str, task: str) -> Text:
     rewards = [trial.reward for trial in trials if trial.reward is not None]
     mean = sum(rewards) / len(rewards) if rewards else None
     text = f"{mean:.2f}" if mean is not None else ("x" if trials and trials[0].outcome == "invalid" else "")
-    text += "…" if any(trial.state != "done" for trial in trials) else ""
+    text += "…" if view.state != "done" and any(trial.state != "done" for trial in trials) else ""
     style = "" if mean is None else ("green" if mean > 0.99 else "red" if mean < 0.01 else "yellow")
     return Text(text or "–", style=style)
 
