@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sandbox import layers
+from sandbox import stack
 from sandbox.errors import UnsafePath
-from sandbox.layers import Entry, look_up, readable
+from sandbox.stack import Cursor
 
-Kind = Literal["added", "modified", "deleted", "type", "mode"]
+Kind = Literal["added", "modified", "deleted", "type", "mode", "xattr"]
 CHUNK = 1 << 20
+MAX_TEXT = 1 << 29  # characters of all paths together: deep trees make long names for few inodes
 
 
 @dataclass(frozen=True)
@@ -25,79 +27,114 @@ class Change:
     kind: Kind
     is_directory: bool
     size: int  # of the new content in bytes; 0 for deletions and everything that is not a regular file
+    also: tuple[Kind, ...] = ()  # what else changed about it: a modified file may have a new mode too
 
 
 def diff(lowers: Sequence[Path], upper: Path) -> Iterator[Change]:
     """Changes of `upper` (and nothing else) against `lowers` (bottom first): parents first, names sorted.
 
-    A copy-up without a change of content, type or mode is no change. Of a deleted directory only its own name is
-    given. Touch an upper only after its sandbox has ended. Raises UnsafePath where files can't be compared: names
-    nested too deeply, or a disk error.
+    Compared are type, content, mode and `user.*` attributes; not owners, times and the top directory itself. A copy-up
+    without such a change is no change. Of a deleted directory only its own name is given, and a type that changed
+    says nothing of what lay below. Touch an upper only after its sandbox has ended. Raises UnsafePath where files
+    can't be compared: paths of 64 kB, or a disk error.
     """
-    stack = [] if layers.is_opaque(upper) else list(reversed(lowers))
     try:
-        yield from _directory(upper, stack, "")
+        with Cursor([upper]) as new, Cursor(list(reversed(lowers))) as old:
+            total = 0
+            for change in _walk(new, old):
+                total += len(change.path)
+                if total > MAX_TEXT:
+                    raise UnsafePath("the changed paths are too long to be listed", where=str(upper))
+                yield change
     except OSError as error:
         where = str(error.filename)[:200]
         raise UnsafePath(f"can't be compared ({error.strerror})", where=where) from None
 
 
-def _directory(upper: Path, stack: Sequence[Path], prefix: str) -> Iterator[Change]:
-    layers.check_depth(prefix)
-    for name in layers.names(upper):
-        path = upper / name
-        yield from _entry(path, path.lstat(), look_up(stack, name), prefix + name)
+def _walk(new: Cursor, old: Cursor) -> Iterator[Change]:
+    prefixes, queues = [""], [_listing(new, old)]
+    while queues:
+        for name, status in queues[-1]:
+            path = prefixes[-1] + name
+            change = _change(path, name, status, new, old)
+            if change is not None:
+                yield change
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                stack.check_path(path)
+                new.enter(name)
+                old.enter(name)
+                prefixes.append(f"{path}/")
+                queues.append(_listing(new, old))
+                break
+        else:
+            queues.pop()
+            prefixes.pop()
+            if queues:
+                new.leave()
+                old.leave()
 
 
-def _entry(path: Path, status: os.stat_result, below: Entry | None, name: str) -> Iterator[Change]:
+def _listing(new: Cursor, old: Cursor) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Names in the upper with their status; and, with None, what an opaque directory hides and does not have again."""
+    found: list[tuple[str, os.stat_result | None]] = list(new.entries())
+    if old.is_directory and new.opaque:
+        here = {name for name, _ in found}
+        found = sorted([*found, *((name, None) for name in old.merged() if name not in here)], key=lambda item: item[0])
+    return iter(found)
+
+
+def _change(path: str, name: str, status: os.stat_result | None, new: Cursor, old: Cursor) -> Change | None:
+    below = old.look(name)
+    if status is None or stack.is_whiteout(status):
+        return None if below is None else Change(path, "deleted", stat.S_ISDIR(below[0].st_mode), 0)
+    kinds: list[Kind] = ["added"] if below is None else _kinds(name, status, new.fd, *below)
+    if not kinds:
+        return None
+    size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return Change(path, kinds[0], stat.S_ISDIR(status.st_mode), size, tuple(kinds[1:]))
+
+
+def _kinds(name: str, status: os.stat_result, directory: int, before: os.stat_result, old: int) -> list[Kind]:
+    """Every way in which a name that both have differs, the weightiest first."""
     mode = status.st_mode
-    if layers.is_whiteout(status):
-        if below is not None:
-            yield Change(name, "deleted", below.is_directory, 0)
-        return
-    kind = _kind(path, status, below)
-    if kind is not None:
-        yield Change(name, kind, stat.S_ISDIR(mode), status.st_size if stat.S_ISREG(mode) else 0)
-    if stat.S_ISDIR(mode):
-        with readable(path, status), layers.opened(below.directories if below is not None else ()):
-            yield from _inside(path, below, f"{name}/")
+    if stat.S_IFMT(before.st_mode) != stat.S_IFMT(mode):
+        return ["type"]
+    if stat.S_ISLNK(mode):
+        same = os.readlink(name, dir_fd=directory) == os.readlink(name, dir_fd=old)
+        return [] if same else ["modified"]
+    kinds: list[Kind] = []
+    if stat.S_ISREG(mode) and not _same_content(name, (directory, status), (old, before)):
+        kinds.append("modified")
+    if stat.S_IMODE(before.st_mode) != stat.S_IMODE(mode):
+        kinds.append("mode")
+    if stack.attributes(name, directory, status) != stack.attributes(name, old, before):
+        kinds.append("xattr")
+    return kinds
 
 
-def _inside(path: Path, below: Entry | None, prefix: str) -> Iterator[Change]:
-    """Changes in a directory; if it is opaque, everything below that has not been made again is gone."""
-    stack = below.directories if below is not None and below.is_directory else ()
-    if stack and layers.is_opaque(path):
-        for name, entry in layers.merged(stack):
-            if not os.path.lexists(path / name):
-                yield Change(prefix + name, "deleted", entry.is_directory, 0)
-    yield from _directory(path, stack, prefix)
-
-
-def _kind(path: Path, status: os.stat_result, below: Entry | None) -> Kind | None:
-    if below is None:
-        return "added"
-    old, new = below.status.st_mode, status.st_mode
-    if stat.S_IFMT(old) != stat.S_IFMT(new):
-        return "type"
-    if stat.S_ISREG(new) and not _same_content(path, status, below):
-        return "modified"
-    if stat.S_ISLNK(new):
-        return None if path.readlink() == below.path.readlink() else "modified"
-    return None if stat.S_IMODE(old) == stat.S_IMODE(new) else "mode"
-
-
-def _same_content(path: Path, status: os.stat_result, below: Entry) -> bool:
-    if status.st_size != below.status.st_size:
+def _same_content(name: str, new: tuple[int, os.stat_result], old: tuple[int, os.stat_result]) -> bool:
+    size = new[1].st_size
+    if size != old[1].st_size:
         return False
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with readable(path, status):
-        one = os.open(path, flags)
-    with readable(below.path, below.status):
-        two = os.open(below.path, flags)
-    with open(one, "rb", buffering=0) as new, open(two, "rb", buffering=0) as old:
+    one, two = stack.open_file(name, *new), stack.open_file(name, *old)
+    with open(one, "rb", buffering=0) as left, open(two, "rb", buffering=0) as right:
+        position = 0
         while True:
-            left, right = new.read(CHUNK), old.read(CHUNK)
-            if left != right:
-                return False
-            if not left:
+            position = min(_next_data(one, position, size), _next_data(two, position, size))  # holes of both are equal
+            if position >= size:
                 return True
+            left.seek(position)
+            right.seek(position)
+            data = left.read(CHUNK)
+            if not data or data != right.read(len(data)):
+                return False
+            position += len(data)
+
+
+def _next_data(descriptor: int, position: int, size: int) -> int:
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return size  # the rest is a hole
+        raise

@@ -1,121 +1,20 @@
-"""Stacks of layers: what lies where in a stack, freezing an upper, copying the merged tree out."""
+"""Layers: freezing an upper, reading and copying the merged tree, flattening a stack into one layer."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox import read
+from sandbox import read, stack
 from sandbox.errors import SandboxFailed, UnsafePath
 from sandbox.host import Host
+from sandbox.stack import Cursor
 
-MAX_DEPTH = 100
-OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A name in a stack of directories: the topmost layer's, and for directories those that are merged below it."""
-
-    path: Path
-    status: os.stat_result
-    directories: tuple[Path, ...] = ()  # top first; empty unless it is a directory
-
-    @property
-    def is_directory(self) -> bool:
-        """Whether it is a directory in the merged view."""
-        return stat.S_ISDIR(self.status.st_mode)
-
-
-def is_whiteout(status: os.stat_result) -> bool:
-    """A deleted name: a character device 0/0."""
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def is_opaque(directory: Path) -> bool:
-    """Whether the directory hides everything below it. Call it on a readable directory (`readable`)."""
-    for name in OPAQUE:
-        with contextlib.suppress(OSError):
-            if os.getxattr(directory, name, follow_symlinks=False) == b"y":
-                return True
-    return False
-
-
-@contextlib.contextmanager
-def readable(path: Path, status: os.stat_result) -> Iterator[None]:
-    """Make a directory or file of ours readable for a moment: mode 000 hides names, content and the opaque mark."""
-    needed = 0o500 if stat.S_ISDIR(status.st_mode) else 0o400
-    closed = os.geteuid() != 0 and status.st_mode & needed != needed and status.st_uid == os.geteuid()
-    if not closed or stat.S_ISLNK(status.st_mode):
-        yield
-        return
-    path.chmod(stat.S_IMODE(status.st_mode) | needed)
-    try:
-        yield
-    finally:
-        path.chmod(stat.S_IMODE(status.st_mode))
-
-
-@contextlib.contextmanager
-def opened(stack: Sequence[Path]) -> Iterator[None]:
-    """Directories whose entries can be looked up, for a moment (see `readable`)."""
-    with contextlib.ExitStack() as held:
-        for directory in stack:
-            held.enter_context(readable(directory, directory.lstat()))
-        yield
-
-
-def check_depth(prefix: str) -> None:
-    """Raise UnsafePath where directories are nested beyond reason: an instance must not exhaust our stack."""
-    if prefix.count("/") > MAX_DEPTH:
-        raise UnsafePath(f"directories nested more than {MAX_DEPTH} deep", where=f"{prefix[:60]}…")
-
-
-def names(directory: Path) -> list[str]:
-    """Sorted names in a directory."""
-    with readable(directory, directory.lstat()):
-        return sorted(os.listdir(directory))  # noqa: PTH208
-
-
-def look_up(stack: Sequence[Path], name: str) -> Entry | None:
-    """The entry `name` in merged directories (top first); None if it does not exist or was deleted."""
-    top: Path | None = None
-    status: os.stat_result | None = None
-    directories: list[Path] = []
-    for directory in stack:
-        path = directory / name
-        try:
-            found = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if is_whiteout(found) or (status is not None and not stat.S_ISDIR(found.st_mode)):
-            break
-        if status is None:
-            top, status = path, found
-            if not stat.S_ISDIR(found.st_mode):
-                break
-        directories.append(path)
-        with readable(path, found):
-            if is_opaque(path):
-                break
-    return None if top is None or status is None else Entry(top, status, tuple(directories))
-
-
-def merged(stack: Sequence[Path]) -> Iterator[tuple[str, Entry]]:
-    """Names and entries of merged directories (top first), sorted."""
-    seen: set[str] = set()
-    for directory in stack:
-        seen.update(names(directory))
-    for name in sorted(seen):
-        entry = look_up(stack, name)
-        if entry is not None:
-            yield name, entry
+PERMISSIONS = 0o1777  # setuid and setgid bits are never copied
 
 
 def stack_of(lowers: Sequence[Path], upper: Path | None) -> list[Path]:
@@ -160,82 +59,140 @@ def _fsync_directory(directory: Path) -> None:
 
 def read_layered(lowers: Sequence[Path], upper: Path | None, relative: str, max_bytes: int) -> bytes:
     """Content of a regular file of the merged tree (`lowers` bottom first). FileNotFoundError / UnsafePath."""
-    stack = tuple(stack_of(lowers, upper))
     parts = [part for part in relative.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts:
-        raise UnsafePath("leads out of the instance's files", where=relative)
-    with contextlib.ExitStack() as held:
+    if not parts or ".." in parts or "\0" in relative:
+        raise UnsafePath("leads out of the instance's files", where=repr(relative))
+    with Cursor(stack_of(lowers, upper)) as cursor:
         for part in parts[:-1]:
-            held.enter_context(opened(stack))
-            stack = _entry(stack, part, relative).directories
-            if not stack:
+            status, _ = _found(cursor, part, relative)
+            if not stat.S_ISDIR(status.st_mode):
                 raise UnsafePath("not a directory, and symlinks are not followed", where=relative)
-        held.enter_context(opened(stack))
-        entry = _entry(stack, parts[-1], relative)
-        held.enter_context(readable(entry.path, entry.status))
-        return read.read_file(entry.path.parent, entry.path.name, max_bytes)
+            cursor.enter(part)
+        status, directory = _found(cursor, parts[-1], relative)
+        with stack.readable(parts[-1], directory, status):
+            return read.read_at(directory, parts[-1], max_bytes, relative)
 
 
-def _entry(stack: Sequence[Path], name: str, relative: str) -> Entry:
-    entry = look_up(stack, name)
-    if entry is None:
+def _found(cursor: Cursor, name: str, relative: str) -> tuple[os.stat_result, int]:
+    found = cursor.look(name)
+    if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), relative)
-    return entry
+    return found
 
 
-def materialise(lowers: Sequence[Path], upper: Path | None, dest: Path, max_bytes: int | None = None) -> None:
-    """Copy the merged tree to the new directory `dest`: regular files, directories, symlinks (as they are); sockets,
-    FIFOs and devices are left out, setuid bits too. Holes stay holes. Raises SandboxFailed when it would be larger
-    than `max_bytes` of blocks, or does not fit.
+def flatten(host: Host, lowers: Sequence[Path], layer: Path, max_bytes: int | None = None) -> None:
+    """Join a stack (`lowers` bottom first) into the new layer `layer`, which is complete and flushed on return.
+
+    Instances see the same in it as in the stack: FIFOs and attributes too, but no setuid bits. Hard links become files
+    of their own, as an overlay makes them at the first write. Raises SandboxFailed, and leaves nothing then.
+    """
+    parent = layer.with_name(f".{layer.name}.part")
+    host.remove(parent)
+    try:
+        parent.mkdir(mode=0o700)
+        materialise(lowers, None, parent / "layer", max_bytes, exact=True)
+        host.own(parent / "layer")
+        _flush(parent)
+        (parent / "layer").rename(layer)
+        _fsync_directory(layer.parent)
+    except OSError as error:
+        raise SandboxFailed(f"the layers can't be joined ({error.strerror})", where=str(layer)) from None
+    finally:
+        host.remove(parent)
+
+
+def materialise(
+    lowers: Sequence[Path], upper: Path | None, dest: Path, max_bytes: int | None = None, *, exact: bool = False
+) -> None:
+    """Copy the merged tree to the new directory `dest`: regular files, directories, symlinks (as they are), and
+    `user.*` attributes. Sockets and devices are left out, and FIFOs unless `exact`; setuid bits too. Holes stay holes.
+    Raises SandboxFailed when it would be larger than `max_bytes` of blocks, or does not fit; UnsafePath for paths of
+    64 kB.
     """
     try:
         dest.mkdir()
-        budget = _Budget(max_bytes)
-        _copy_directory(stack_of(lowers, upper), dest, budget, "")
+        with Cursor(stack_of(lowers, upper)) as source, Cursor([dest]) as target:
+            _Copy(source, target, max_bytes, exact).run()
     except OSError as error:
         raise SandboxFailed(f"the copy failed ({error.strerror})", where=str(dest)) from None
 
 
-class _Budget:
-    def __init__(self, left: int | None) -> None:
-        self.left = left
+class _Copy:
+    """One copy of a merged tree."""
 
-    def spend(self, size: int, where: Path) -> None:
+    def __init__(self, source: Cursor, target: Cursor, left: int | None, exact: bool) -> None:
+        self.source, self.target, self.left, self.exact = source, target, left, exact
+
+    def run(self) -> None:
+        """Everything below the top, depth first."""
+        queues = [iter(self.source.merged())]
+        entered: list[tuple[str, os.stat_result, dict[str, bytes]]] = []
+        length = 0
+        while queues:
+            for name in queues[-1]:
+                found = self.source.look(name)
+                if found is None:
+                    continue
+                if not stat.S_ISDIR(found[0].st_mode):
+                    self.file(name, *found)
+                    continue
+                entered.append((name, found[0], stack.attributes(name, found[1], found[0])))
+                length += len(name) + 1
+                if length > stack.MAX_PATH:
+                    stack.check_path("/".join(each for each, _, _ in entered))
+                os.mkdir(name, 0o700, dir_fd=self.target.fd)
+                self.source.enter(name)
+                self.target.enter(name)
+                queues.append(iter(self.source.merged()))
+                break
+            else:
+                queues.pop()
+                if queues:
+                    self.source.leave()
+                    self.target.leave()
+                    name, status, attributes = entered.pop()
+                    length -= len(name) + 1
+                    self.finish(name, status, attributes)
+
+    def file(self, name: str, status: os.stat_result, directory: int) -> None:
+        """One entry that is no directory."""
+        mode, target = status.st_mode, self.target.fd
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(name, dir_fd=directory), name, dir_fd=target)
+        elif stat.S_ISREG(mode):
+            self.spend(status.st_blocks * 512, name)
+            _copy_file(name, status, directory, target)
+            self.finish(name, status, stack.attributes(name, directory, status))
+        elif stat.S_ISFIFO(mode) and self.exact:
+            os.mkfifo(name, 0o600, dir_fd=target)
+            self.finish(name, status, {})
+
+    def finish(self, name: str, status: os.stat_result, attributes: dict[str, bytes]) -> None:
+        """Attributes, times, and last the mode, which may forbid the rest."""
+        target = self.target.fd
+        for key, value in attributes.items():
+            os.setxattr(f"/proc/self/fd/{target}/{name}", stack.stored(key), value, follow_symlinks=False)
+        times = (status.st_atime_ns, status.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
+        os.chmod(name, status.st_mode & PERMISSIONS, dir_fd=target)
+
+    def spend(self, size: int, where: str) -> None:
+        """Take from what may still be copied."""
         if self.left is not None:
             self.left -= size
             if self.left < 0:
-                raise SandboxFailed("the tree is larger than allowed", where=str(where))
+                raise SandboxFailed("the tree is larger than allowed", where=where)
 
 
-def _copy_directory(stack: Sequence[Path], dest: Path, budget: _Budget, prefix: str) -> None:
-    check_depth(prefix)
-    for name, entry in merged(stack):
-        target, mode = dest / name, entry.status.st_mode
-        if stat.S_ISDIR(mode):
-            target.mkdir(mode=0o700)
-            with opened(entry.directories):
-                _copy_directory(entry.directories, target, budget, f"{prefix}{name}/")
-            target.chmod(mode & 0o777)
-        elif stat.S_ISLNK(mode):
-            target.symlink_to(entry.path.readlink())
-        elif stat.S_ISREG(mode):
-            budget.spend(entry.status.st_blocks * 512, entry.path)
-            _copy_file(entry, target)
-            os.utime(target, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
-
-
-def _copy_file(entry: Entry, target: Path) -> None:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with readable(entry.path, entry.status):
-        source = os.open(entry.path, flags)
+def _copy_file(name: str, status: os.stat_result, directory: int, target: int) -> None:
+    source = stack.open_file(name, directory, status)
     try:
-        dest = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        dest = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
         try:
             size = os.fstat(source).st_size
             os.ftruncate(dest, size)
             for start, end in _data(source, size):
                 _copy_range(source, dest, start, end)
-            os.fchmod(dest, entry.status.st_mode & 0o777)
         finally:
             os.close(dest)
     finally:

@@ -58,14 +58,27 @@ def read_file(root: Path, relative: str, max_bytes: int) -> bytes:
     Raises FileNotFoundError, or UnsafePath for symlinks anywhere below root, `..`, and everything but regular files.
     """
     handle = open_beneath(root, relative, os.O_PATH)  # opens nothing yet, so a FIFO or a device notices nothing
+    return _content(handle, max_bytes, f"{root}/{relative}")
+
+
+def read_at(directory: int, name: str, max_bytes: int, where: str) -> bytes:
+    """Up to `max_bytes` of the regular file `name` (no path) in an open directory. Raises as `read_file`."""
+    return _content(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), max_bytes, where)
+
+
+def _content(handle: int, max_bytes: int, where: str) -> bytes:
+    """Content of what an O_PATH descriptor names, if it is a regular file. Closes it."""
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise UnsafePath("not a regular file", where=f"{root}/{relative}")
+        found = os.fstat(handle)
+        if stat.S_ISLNK(found.st_mode):
+            raise UnsafePath("a symlink, which is not followed", where=where)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafePath("not a regular file", where=where)
         try:
             descriptor = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise UnsafePath(f"can't be read ({error.strerror})", where=f"{root}/{relative}") from None
+            raise UnsafePath(f"can't be read ({error.strerror})", where=where) from None
     finally:
         os.close(handle)
     with open(descriptor, "rb") as file:
-        return file.read(max_bytes)
+        return file.read(min(max_bytes, found.st_size))  # reading takes as much memory as it is asked for
