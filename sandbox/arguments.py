@@ -107,7 +107,7 @@ def build(
     python_roots: Sequence[Path],
     place: Callable[[Path], Path],
     descriptors: Descriptors,
-    shell: bytes,
+    pid1: bytes,
     seccomp: bytes,
 ) -> list[str]:
     """Options for `--args`, in the order that SANDBOX's rules ask for; overlays last.
@@ -142,7 +142,7 @@ def build(
     for name, content in {**etc_files(spec.hostname, spec.network), **system.files, **spec.files}.items():
         writable_place = any(name.startswith(f"{top}/") for top in TMPFS)
         options += ["--perms", "0444", "--ro-bind-data" if writable_place else "--file", descriptors.add(content), name]
-    options += ["--perms", "0111", "--file", descriptors.add(shell), runner.PATH]
+    options += ["--perms", "0111", "--file", descriptors.add(pid1), runner.PATH]
     for dest in (*spec.directories, *(overlay.dest for overlay in spec.overlays), *_workdir(spec)):
         options += ["--dir", dest]
     options += ["--remount-ro", "/"]

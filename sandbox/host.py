@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import arguments, bwrap, filesystems, filter, memory, runner
+from sandbox import arguments, bwrap, filesystems, filter, memory, proxy, runner
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
@@ -27,27 +27,26 @@ class Host:
     user. Callers pass ordinary host paths everywhere. Thread-safe. Use as a context manager or call `close()`.
     """
 
-    def __init__(
-        self, state: Path, launcher: Launcher, found: bwrap.Bubblewrap, shell: Path, groups: memory.Enforcer
-    ) -> None:
+    def __init__(self, state: Path, launcher: Launcher, found: bwrap.Bubblewrap, groups: memory.Enforcer) -> None:
         """Use `detect`."""
         self.state = state
         self.root = launcher.uid is not None
         self.uid = launcher.uid if launcher.uid is not None else os.getuid()
         self.gid = launcher.uid if launcher.uid is not None else os.getgid()
-        self.bubblewrap, self.bwrap, self.shell = found, found.path, shell
+        self.bubblewrap, self.bwrap = found, found.path
         self.memory, self.memory_enforcer = groups, groups.name
         self.launcher = launcher
         self.system = arguments.look_at_system()
-        self.shell_bytes, self.seccomp = shell.read_bytes(), filter.program()
+        self.pid1, self.seccomp = runner.program(), filter.program()
         self.exposure = Exposure(state, self.uid, NEUTRAL, launcher.request) if self.root else None
         self.program = self._program()
+        self.resolve: proxy.Resolve = proxy.resolve  # names, for sandboxes with an allow-list
         self.live: set[Sandbox] = set()
         self.closed = False
 
     @classmethod
     def detect(cls, state: Path) -> Host:
-        """Find bwrap, the shell for pid 1, seccomp and a memory enforcer; start the spawner. `state` (created if
+        """Find bwrap, pid 1, seccomp and a memory enforcer; start the spawner. `state` (created if
         missing) is the directory below which uppers lie. Raises CannotIsolate with the reason and the fix.
 
         Takes some 50 ms. `sandbox.doctor.prove(host)` tries a launch and names what the machine forbids.
@@ -56,14 +55,15 @@ class Host:
             state.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CannotIsolate(f"can't be created ({error.strerror})", where=str(state), fix="set SIA_HOME") from None
-        found, shell = bwrap.find(), runner.find_shell()
+        found = bwrap.find()
+        runner.program()
         filter.program()
         root = os.geteuid() == 0
         if root:
             NEUTRAL.mkdir(mode=0o755, exist_ok=True)
         launcher, enforcer = _launcher(root)
         try:
-            return cls(state.resolve(), launcher, found, shell, enforcer)
+            return cls(state.resolve(), launcher, found, enforcer)
         except BaseException:
             launcher.close()
             enforcer.close()

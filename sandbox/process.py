@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandbox import arguments, interpreter, runner, watch
+from sandbox import arguments, gate, interpreter, runner, watch
+from sandbox.connections import Connection
 from sandbox.errors import CannotIsolate, SandboxFailed, SiaError
 from sandbox.host import Host
 from sandbox.memory import Group
@@ -63,6 +64,7 @@ class Sandbox:
         self._buffer = ""
         self._lock = threading.RLock()
         self._outcome: Outcome | None = None
+        self.gate: gate.Gate | None = None
 
     @classmethod
     def start(
@@ -85,17 +87,17 @@ class Sandbox:
         _check_descriptors(passed)
         host.bubblewrap.verify()
         arguments.check(spec)
-        free = [number for number in range(3, 10) if number not in passed]
-        if len(free) < 2:
-            raise CannotIsolate("at most five descriptors below 10 can be passed", where=str(sorted(passed)))
-        control_number, stderr_number = free[:2]
+        way_out = gate.Gate(spec.network, host.resolve) if isinstance(spec.network, tuple) and spec.network else None
+        if way_out:
+            spec = way_out.through(spec)
+        control, *standard = [number for number in range(3, FIRST) if number not in passed][:4]
         descriptors = arguments.Descriptors(FIRST)
         roots = interpreter.roots(spec.python) if spec.python else ()
-        options = arguments.build(spec, host.system, roots, host.place, descriptors, host.shell_bytes, host.seccomp)
+        options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp)
         options_number = descriptors.add(os.fsencode("\0".join([*options, ""])))
         processes = spec.limits.processes + 1 if spec.limits.processes else None  # pid 1 counts, and is ours
-        text = runner.script(control_number, stderr_number, processes)
-        argv = ["bwrap", "--args", options_number, "--", *runner.argv(host.shell, text, spec.command)]
+        first = runner.argv(control, (standard[0], standard[1], standard[2]), processes, spec.command)
+        argv = ["bwrap", "--args", options_number, "--", *first]
 
         with contextlib.ExitStack() as stack:
             ours, theirs = socket.socketpair()
@@ -111,16 +113,21 @@ class Sandbox:
             for descriptor in files.values():
                 stack.callback(os.close, descriptor)
             targets = {
-                0: null if stdin is None else stdin,
-                1: null if stdout is None else stdout,
+                0: null,
+                1: null,
                 2: setup_end,
-                control_number: theirs.fileno(),
-                stderr_number: null if stderr is None else stderr,
+                control: theirs.fileno(),
+                **{
+                    number: null if fd is None else fd
+                    for number, fd in zip(standard, (stdin, stdout, stderr), strict=True)
+                },
                 **passed,
                 **files,
             }
             group = _group(host, spec)
             sandbox = cls(host, spec, ours, setup, group)
+            if way_out:
+                sandbox.gate, targets[gate.NUMBER] = way_out, way_out.connect()
             message: dict[str, object] = {
                 "program": host.program,
                 "argv": argv,
@@ -133,9 +140,16 @@ class Sandbox:
             except SiaError:
                 sandbox._release()
                 raise
+        if way_out:
+            way_out.open()
         host.live.add(sandbox)
         sandbox._go()
         return sandbox
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Through the allow-list of `spec.network`; all of them (up to a bound) once there is an outcome."""
+        return self.gate.log.kept if self.gate else ()
 
     @property
     def ended(self) -> bool:
@@ -265,6 +279,8 @@ class Sandbox:
 
     def _release(self) -> None:
         self._control.close()
+        if self.gate:
+            self.gate.close()
         for descriptor in (self._setup, self._init, self._command):
             if descriptor is not None:
                 os.close(descriptor)
@@ -310,6 +326,8 @@ class Sandbox:
 
 def _check_descriptors(passed: Mapping[int, int]) -> None:
     """Only sockets and pipes: a directory's descriptor would be a way out."""
+    if len(passed) > FIRST - 3 - 4:
+        raise CannotIsolate(f"at most {FIRST - 7} descriptors can be passed", where=f"{len(passed)} descriptors")
     for number, descriptor in passed.items():
         try:
             mode = os.fstat(descriptor).st_mode
