@@ -48,9 +48,14 @@ GROUPS = {
 
 def build_app() -> App:
     """The command tree, without importing any command."""
-    from cyclopts import App
+    from cyclopts import App, Parameter
 
-    app = App(name="sia", help="A sandboxed self-improvement orchestrator for LLM agents.", version=_version)
+    app = App(
+        name="sia",
+        help="A sandboxed self-improvement orchestrator for LLM agents.",
+        version=_version,
+        default_parameter=Parameter(negative=()),  # no --no-json beside --json
+    )
     groups: dict[str, App] = {}
     for words, target, text in COMMANDS:
         *group, name = words.split()
