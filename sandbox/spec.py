@@ -57,5 +57,6 @@ class SandboxSpec:
     directories: tuple[str, ...] = ()  # empty mount points to create
     limits: Limits = Limits()
     hostname: str = "instance"
-    network: Literal["none", "host"] = "none"
+    network: Literal["none", "host"] | tuple[str, ...] = "none"  # a tuple: an allow-list of "host:port" (gate.py)
     python: Path | None = None  # interpreter whose installation (outside /usr) must be visible at its own path
+    rootfs: Path | None = None  # a directory whose content takes the place of the host's /usr, /etc… (rootfs.py)
