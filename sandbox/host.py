@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import arguments, bwrap, filesystems, filter, memory, proxy, runner
+from sandbox import arguments, bwrap, filesystems, filter, lookup, memory, runner
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
@@ -40,7 +40,7 @@ class Host:
         self.pid1, self.seccomp = runner.program(), filter.program()
         self.exposure = Exposure(state, self.uid, NEUTRAL, launcher.request) if self.root else None
         self.program = self._program()
-        self.resolve: proxy.Resolve = proxy.resolve  # names, for sandboxes with an allow-list
+        self.resolve: lookup.Resolve = lookup.resolve  # names, for sandboxes with an allow-list
         self.live: set[Sandbox] = set()
         self.closed = False
 
