@@ -18,7 +18,7 @@ from instance.log import IterationLogger
 from instance.memory import WorkingMemory
 from instance.metrics import FixedMetrics, SystemMetrics
 from instance.parser import ResponseParser
-from instance.renderer import DocumentRenderer
+from instance.renderer import choose_renderer
 from instance.scripts import ScriptRunner, script_environment
 from instance.settings import SANDBOX_CODE, SANDBOX_DATA, Settings, data_directories, read_settings
 from instance.signals import Interrupt
@@ -56,7 +56,7 @@ def assemble(settings: Settings, interrupt: Interrupt) -> StandardAgent:
         parser=ResponseParser(io, runner, ids, clock),
         validator=validator,
         action_schema=action_schema,
-        renderer=DocumentRenderer(system_prompt, action_schema),
+        renderer=choose_renderer(system_prompt, action_schema, settings.code / "procedures"),
         logger=IterationLogger(settings.data / "iterations", system_prompt, action_schema),
         io=io,
         state=state,

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import NamedTuple
 
-from instance.base import LEVELS, BaseAgent
+from instance.base import BaseAgent
 from instance.commands import Command
 from instance.entries import Entry, ScriptEntry, SingleEntry
 from instance.errors import Cancelled, EngineError, EngineLost, Unusable
@@ -72,27 +72,28 @@ class StandardAgent(BaseAgent):
 
     def _ask(self) -> Answer:
         """Compile and infer; errors of the engine are retried, shortened away, or end the loop."""
-        failures, level = 0, 0
+        failures = 0
         while True:
             try:
-                prompt = self._compile_context(level)
+                prompt = self._compile_context()
                 return Answer(prompt, self._infer(prompt))
             except EngineError as error:
-                if error.code == "budget":
-                    raise Ended(EXIT_STOPPED, f"stopped: {error}") from error
-                if error.code == "too_long" and level < len(LEVELS) - 1:
-                    self._warn_of_size()
-                    level += 1
-                    continue
                 failures += 1
-                if failures >= _ENGINE_TRIES or error.code == "too_long":
-                    raise Ended(EXIT_ENGINE, f"given up: the engine answers {error}") from error
-                self._note(f"the engine answers {error}; asking again")
-                self._pause(_ENGINE_PAUSE * 2 ** (failures - 1))
+                self._answer_error(error, failures)
             except EngineLost as error:
                 self._reconnect(error)
             except Cancelled:
                 self._end_if_asked()
+
+    def _answer_error(self, error: EngineError, failures: int) -> None:
+        """Prepare the next try after a typed error, or end the loop."""
+        if error.code == "budget":
+            raise Ended(EXIT_STOPPED, f"stopped: {error}") from error
+        if failures >= _ENGINE_TRIES or (error.code == "too_long" and not self._shed_more()):
+            raise Ended(EXIT_ENGINE, f"given up: the engine answers {error}") from error
+        if error.code != "too_long":
+            self._note(f"the engine answers {error}; asking again")
+            self._pause(_ENGINE_PAUSE * 2 ** (failures - 1))
 
     def _infer(self, prompt: Prompt) -> str:
         pieces, size = [], 0
@@ -130,7 +131,9 @@ class StandardAgent(BaseAgent):
             result = action.execute(self.working_memory)
             if result.should_stop:
                 raise Ended(EXIT_STOPPED, "stopped by the model")
-            if not result.success:
+            if result.success:
+                self._show_all()
+            else:
                 self._tell(result.message, answer)
         elif action is not None:
             self.working_memory.add_entry(action)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from instance.clock import Clock, IdGenerator
 from instance.engine import LlmEngine
 from instance.entries import ParseErrorEntry
-from instance.errors import StateDamaged
+from instance.errors import EngineError, StateDamaged
 from instance.iobuffer import IOBuffer
 from instance.log import IterationLogger
 from instance.memory import WorkingMemory
@@ -18,21 +18,14 @@ from instance.metrics import SystemMetrics
 from instance.parser import ResponseParser
 from instance.renderer import Prompt, Renderer
 from instance.scripts import ScriptRunner
+from instance.shedding import TARGETS, WARN_AGAIN, WARN_AT, full_warning, shed, shed_notice, show_all, shown
 from instance.signals import Interrupt
 from instance.state import Counters, Saved, StateStore
 from instance.text import visible
 from instance.validator import XMLValidator
 
-# What is shown of a context that does not fit: characters of each text, and how many of the newest entries.
-LEVELS: tuple[tuple[int | None, int | None], ...] = (
-    (None, None),
-    (8_000, None),
-    (2_000, None),
-    (500, None),
-    (100, None),
-    (100, 50),
-    (100, 10),
-)
+COUNTED_MAX = 8_000_000  # characters of a prompt that an engine is asked to count; more of it is estimated
+_ROUNDS = 3  # counts until the percent that a prompt shows is its own
 
 
 class Parts(NamedTuple):
@@ -87,6 +80,7 @@ class BaseAgent(ABC):
         if saved is not None:
             counters = saved.counters
             self._iteration, self._usage, self._stale = counters.iteration, counters.usage, counters.stale
+            self._told = set(counters.told)
             self._ids.last = max(self._ids.last, counters.last_id)
             self.io.taken = counters.stdin_taken
             self.io.set_state(saved.incoming, saved.outgoing)
@@ -94,31 +88,69 @@ class BaseAgent(ABC):
                 self.working_memory.add_entry(entry)
         self._iteration = max(self._iteration, self.logger.last())
 
-    def _compile_context(self, level: int = 0) -> Prompt:
-        """The prompt of this iteration, with its own size in it; from `level` on, shortened until it fits."""
-        entries = self.working_memory.get_entries()
+    def _compile_context(self) -> Prompt:
+        """The prompt of this iteration, with its own exact size in it; it is never longer than the engine accepts.
+
+        Raises EngineError (too_long) if that can't be.
+        """
         attributes = self.metrics.attributes(self._usage) | {"stdin": str(self.io.buffer_length())}
-        while True:
-            limit, newest = LEVELS[level]
-            shown = entries[-newest:] if newest else entries
-            usage = self._measure(self.renderer.render(attributes, shown, limit))
-            if level == 0:
-                self._usage = usage
-                attributes["context"] = f"{usage:.0f}"
-            if usage <= 100 or level == len(LEVELS) - 1:
-                return self.renderer.render(attributes, shown, limit)
-            self._warn_of_size()
-            entries = self.working_memory.get_entries()  # the warning is one of them now
-            level += 1
+        prompt = self._sized(attributes)
+        memory = self.working_memory
+        if self._usage >= WARN_AT and self._tell_once("size", full_warning(memory.get_entries())):
+            prompt = self._sized(attributes)
+        if self._usage < WARN_AGAIN:
+            self._told.discard("size")
+        targets = [target for target in TARGETS if self._usage > 100]
+        if targets:
+            self._tell_once("shed", shed_notice(memory.get_entries()))
+        for target in targets:
+            if self._shed(prompt, target):
+                prompt = self._sized(attributes)
+            if self._usage <= 100:
+                break
+        if self._usage > 100:
+            raise EngineError("too_long", "the prompt is too long even without entries")
+        return prompt
+
+    def _sized(self, attributes: dict[str, str]) -> Prompt:
+        """The prompt whose `context` is its own size: counted again where writing it down has changed it."""
+        entries = shown(self.working_memory.get_entries())
+        for _ in range(_ROUNDS):
+            attributes["context"] = percent = f"{self._usage:.0f}"
+            prompt = self.renderer.render(attributes, entries)
+            self._usage = self._measure(prompt)
+            if f"{self._usage:.0f}" == percent or self._usage > 100:
+                break
+        return prompt
+
+    def _shed(self, prompt: Prompt, target: float) -> bool:
+        """Shorten what is shown, until a prompt like this one is down to `target` percent. False: nothing is left."""
+        size = len(prompt.system) + len(prompt.document)
+        return shed(self.working_memory.get_entries(), size * (1 - target / max(self._usage, target)) + 1)
+
+    def _shed_more(self) -> bool:
+        """After an engine refused what it had counted as fitting: take away a third. False: nothing is left."""
+        entries = self.working_memory.get_entries()
+        self._tell_once("shed", shed_notice(entries))
+        return shed(entries, sum(len(entry.context_xml()) for entry in shown(entries)) / 3)
+
+    def _show_all(self) -> None:
+        """There is more room: show everything in full, as far as it fits."""
+        show_all(self.working_memory.get_entries())
+        self._told.discard("shed")
 
     def _measure(self, prompt: Prompt) -> float:
+        """Percent of the token limit that a prompt takes."""
         if self._limit is None:
             self._limit = max(1, self.llm.token_limit())
-        return 100.0 * self.llm.token_count(prompt.system, prompt.context) / self._limit
+        size = len(prompt.system) + len(prompt.document)
+        tokens = size // 4 if size > COUNTED_MAX else self.llm.token_count(prompt.system, prompt.context)
+        return 100.0 * tokens / self._limit
 
     def _save(self, *, durable: bool = False) -> bool:
         """Save all that the next start needs; a full disk is told to the model, who can make room."""
-        counters = Counters(self._iteration, self._ids.last, self._usage, self._stale, self.io.taken)
+        told = tuple(sorted(self._told))
+        counters = Counters(self._iteration, self._ids.last, self._usage, self._stale, self.io.taken, told)
         return self._guard("state", lambda: self._state.save(counters, self.working_memory, self.io, durable=durable))
 
     def _guard(self, what: str, write: Callable[[], object]) -> bool:
@@ -131,18 +163,13 @@ class BaseAgent(ABC):
         self._told.discard(what)
         return True
 
-    def _warn_of_size(self) -> None:
-        ids = ", ".join(entry.id for entry in self.working_memory.get_entries()[:50])
-        self._tell_once(
-            "size",
-            "The context is longer than the engine accepts, so texts are shown shortened and old entries may be left "
-            f"out. Keep what matters in files, then delete entries. The oldest ids: {ids}",
-        )
-
-    def _tell_once(self, trouble: str, error: str) -> None:
-        if trouble not in self._told:
-            self._told.add(trouble)
-            self._tell(error, "")
+    def _tell_once(self, trouble: str, error: str) -> bool:
+        """Tell of a trouble when it begins; whether that was now."""
+        if trouble in self._told:
+            return False
+        self._told.add(trouble)
+        self._tell(error, "")
+        return True
 
     def _tell(self, error: str, content: str) -> None:
         """Tell the model what went wrong, as an entry."""

@@ -15,10 +15,15 @@ from lxml import etree
 
 from instance.clock import stamp
 from instance.iobuffer import IOBuffer
-from instance.scripts import Script, ScriptResult, ScriptRunner
+from instance.scripts import DEFAULT_LIMIT, DEFAULT_TIMEOUT, Script, ScriptResult, ScriptRunner
 from instance.text import attribute, cut, wrap
 
 KEPT_ANSWER = 20_000  # characters of an invalid answer that its entry shows; the iteration log has all of it
+OUTPUTS = ("stdout", "stderr", "content")  # texts that did not come from a decision: they are shortened first
+# What is shown of an entry to make room: characters of each output, of each other text (None = all, 0 = nothing).
+SHED: tuple[tuple[int | None, int | None], ...] = ((None, None), (500, None), (100, 200), (0, 0))
+LEFT_OUT = len(SHED)  # the level at which an entry is not shown at all
+_MARKER = 60  # characters; a text is not cut to save less than what names the cut
 
 
 class Entry(ABC):
@@ -30,6 +35,8 @@ class Entry(ABC):
         self._id, self._timestamp = id, timestamp
         self._shown: str | None = None
         self._saved: str | None = None
+        self._turns: tuple[str, str] | None = None
+        self._shed = 0
 
     @property
     def id(self) -> str:
@@ -51,24 +58,41 @@ class Entry(ABC):
         """The entry as an element of the context."""
         return etree.fromstring(self.context_xml())
 
-    def context_xml(self, limit: int | None = None) -> str:
-        """The entry as text of the context. With `limit`, no text in it is longer: for a context that does not fit."""
-        if limit is not None:
-            return self._build(self._attributes(), limit)
+    @property
+    def shed(self) -> int:
+        """How far it is shortened to make room in the context: an index of SHED, or LEFT_OUT. Nothing is lost by it."""
+        return self._shed
+
+    @shed.setter
+    def shed(self, level: int) -> None:
+        if level != self._shed:
+            self._shed = level
+            self.changed()
+
+    def context_xml(self) -> str:
+        """The entry as text of the context."""
         if self._shown is None:
-            self._shown = self._build(self._attributes(), None)
+            attributes = self._attributes() | ({"shed": "true"} if self._shed else {})
+            self._shown = self._build(attributes, [(name, self._fit(name, text)) for name, text in self._texts()])
         return self._shown
+
+    def turns(self) -> tuple[str, str]:
+        """The same for a conversation: the action as it was answered ("" if it was none), and what came of it."""
+        if self._turns is None:
+            self._turns = self._as_turns()
+        return self._turns
 
     def state_xml(self) -> str:
         """All that is needed to make the entry again."""
         if self._saved is None:
             more = {"time": stamp(self._timestamp)} | self._state_attributes()
-            self._saved = self._build(self._attributes() | more, None, layout=False)
+            more |= {"shed": str(self._shed)} if self._shed else {}
+            self._saved = self._build(self._attributes() | more, self._texts(), layout=False)
         return self._saved
 
     def changed(self) -> None:
         """Forget the XML that was built."""
-        self._shown = self._saved = None
+        self._shown = self._saved = self._turns = None
 
     def _attributes(self) -> dict[str, str]:
         return {"id": self._id}
@@ -76,16 +100,33 @@ class Entry(ABC):
     def _state_attributes(self) -> dict[str, str]:
         return {}
 
+    def _action_attributes(self) -> dict[str, str]:
+        """The attributes of the action that made it."""
+        return {}
+
     @abstractmethod
     def _texts(self) -> Sequence[tuple[str, str]]:
         """The texts in order, each with the name of its element; "" = directly in the entry."""
 
-    def _build(self, attributes: dict[str, str], limit: int | None, layout: bool = True) -> str:
+    def _as_turns(self) -> tuple[str, str]:
+        """What the model wrote stands in its own turn, and is not repeated in the answer to it."""
+        texts = [(name, self._fit(name, text)) for name, text in self._texts()]
+        attributes = self._attributes() | ({"shed": "true"} if self._shed else {})
+        own, came = [pair for pair in texts if not pair[0]], [pair for pair in texts if pair[0]]
+        return self._build(self._action_attributes(), own), self._build(attributes, came)
+
+    def _fit(self, name: str, text: str) -> str:
+        limit = SHED[min(self._shed, LEFT_OUT - 1)][name not in OUTPUTS]
+        if limit is None or 0 < len(text) <= limit + _MARKER:
+            return text
+        return cut(text, limit) if limit else ""
+
+    def _build(self, attributes: dict[str, str], texts: Sequence[tuple[str, str]], layout: bool = True) -> str:
         newline = "\n" if layout else ""
         head = "".join(f' {name}="{attribute(value)}"' for name, value in attributes.items())
         parts = []
-        for name, text in self._texts():
-            body = wrap(text if limit is None else cut(text, limit))
+        for name, text in texts:
+            body = wrap(text)
             if not name:
                 parts.append(f"{newline}{body}" if body else "")
             else:
@@ -160,6 +201,14 @@ class ScriptEntry(Entry):
         flags = {name: "true" for name in ("running", "held") if getattr(self, name)}
         return {"timeout": repr(self.request.timeout), "limit": str(self.request.limit)} | flags
 
+    def _action_attributes(self) -> dict[str, str]:
+        request, attributes = self.request, {}
+        if request.timeout != DEFAULT_TIMEOUT:
+            attributes["timeout"] = f"{request.timeout:g}"
+        if request.limit != DEFAULT_LIMIT:
+            attributes["limit"] = str(request.limit)
+        return attributes
+
     def _texts(self) -> Sequence[tuple[str, str]]:
         return ("", self.request.text), ("stdout", self.result.stdout), ("stderr", self.result.stderr)
 
@@ -201,6 +250,9 @@ class ParseErrorEntry(Entry):
     def _texts(self) -> Sequence[tuple[str, str]]:
         return ("error", self.error), ("content", self.content)
 
+    def _as_turns(self) -> tuple[str, str]:
+        return self._fit("content", self.content), self._build(self._attributes(), [("error", self.error)])
+
 
 class ReadEntry(Entry):
     """What the user had sent when it was read."""
@@ -213,6 +265,9 @@ class ReadEntry(Entry):
 
     def _texts(self) -> Sequence[tuple[str, str]]:
         return (("", self.content),)
+
+    def _as_turns(self) -> tuple[str, str]:
+        return f"<{self.element}/>", self.context_xml()
 
 
 class WriteEntry(Entry):

@@ -18,6 +18,7 @@ from lxml import etree
 
 from instance.clock import parse_stamp
 from instance.entries import (
+    LEFT_OUT,
     Entry,
     ParseErrorEntry,
     ReadEntry,
@@ -31,22 +32,27 @@ from instance.files import write_whole
 from instance.iobuffer import IOBuffer
 from instance.memory import WorkingMemory
 from instance.scripts import Script, ScriptResult, ScriptRunner
-from instance.text import decode, escape, original, visible
+from instance.text import attribute, decode, escape, original, visible
 from instance.validator import strict_parser
 
 VERSION = 1
 _SYNC_EVERY = 5.0  # seconds
+_BETWEEN = ","  # troubles that were told
 _NAMES = ("agent.xml", "agent.safe.xml")
 
 
 class Counters(NamedTuple):
-    """What goes on after a restart. `usage`: percent of the token limit; `stale`: repeats are due before all else."""
+    """What goes on after a restart. `usage`: percent of the token limit; `stale`: repeats are due before all else.
+
+    `told`: names of the troubles that go on and that the model knows of.
+    """
 
     iteration: int = 0
     last_id: int = 0
     usage: float = 0.0
     stale: bool = False
     stdin_taken: int = 0  # bytes
+    told: tuple[str, ...] = ()
 
 
 class Saved(NamedTuple):
@@ -79,9 +85,10 @@ class StateStore:
         """Replace the saved state. Raises OSError; the old one is then still there."""
         incoming, outgoing = io.get_state()
         numbers = f'iteration="{counters.iteration}" last_id="{counters.last_id}" usage="{counters.usage!r}"'
+        flags = f'stale="{str(counters.stale).lower()}" stdin_taken="{counters.stdin_taken}"'
         body = "\n".join(
             (
-                f'<counters {numbers} stale="{str(counters.stale).lower()}" stdin_taken="{counters.stdin_taken}"/>',
+                f'<counters {numbers} {flags} told="{attribute(_BETWEEN.join(counters.told))}"/>',
                 f"<incoming>{_bytes_xml(incoming)}</incoming>",
                 f"<outgoing>{_bytes_xml(outgoing)}</outgoing>",
                 f"<memory>{''.join([entry.state_xml() for entry in memory.get_entries()])}</memory>",
@@ -150,6 +157,7 @@ def _read(data: bytes, runner: ScriptRunner, run_again: bool) -> Saved:
                 float(counters.attrib["usage"]),
                 counters.attrib["stale"] == "true",
                 int(counters.attrib["stdin_taken"]),
+                tuple(filter(None, counters.get("told", "").split(_BETWEEN))),
             ),
             [_entry(element, runner, run_again) for element in memory],
             _bytes(root, "incoming"),
@@ -160,6 +168,12 @@ def _read(data: bytes, runner: ScriptRunner, run_again: bool) -> Saved:
 
 
 def _entry(element: etree._Element, runner: ScriptRunner, run_again: bool) -> Entry:
+    entry = _made(element, runner, run_again)
+    entry.shed = max(0, min(int(element.get("shed", "0")), LEFT_OUT))
+    return entry
+
+
+def _made(element: etree._Element, runner: ScriptRunner, run_again: bool) -> Entry:
     id, moment, text = str(element.attrib["id"]), parse_stamp(str(element.attrib["time"])), element.text or ""
     match element.tag:
         case "reasoning":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +142,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+def copy_of_agent(into: Path, **constants: str) -> Path:
+    """A copy of the agent's code in which constants of its renderer have other values."""
+    for name in ("instance", "procedures"):
+        shutil.copytree(ROOT / name, into / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "action_schema.xsd", into)
+    file = into / "instance" / "renderer.py"
+    for name, value in constants.items():
+        file.write_text(re.sub(rf"(?m)^{name} = \S+", f"{name} = {value}", file.read_text()))
+    return into
 
 
 @pytest.fixture

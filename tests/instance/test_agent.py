@@ -226,23 +226,6 @@ def test_budget_ends_in_order(agent) -> None:  # type: ignore[no-untyped-def]
     assert "1 iteration is used up" in agent.stderr
 
 
-def test_a_context_that_is_too_long_is_shortened(agent) -> None:  # type: ignore[no-untyped-def]
-    answers = ["<single>seq 4000</single>", {"error": "too_long 9000"}, "<reasoning>shorter</reasoning>", "<stop/>"]
-    agent.start(answers)
-    assert agent.finish()[0] == 0
-    contexts = agent.contexts()
-    assert len(contexts[2]) < len(contexts[1]) / 2
-    assert "longer than the engine accepts" in text(entries(contexts[2])[-1], "error")
-    assert len(contexts[3]) > len(contexts[1]), "it is shown in full again as soon as it fits"
-
-
-def test_a_full_context_is_shortened_before_it_is_sent(agent) -> None:  # type: ignore[no-untyped-def]
-    agent.start(["<single limit='200000'>seq 30000</single>", "<stop/>"])
-    assert agent.finish()[0] == 0
-    root = etree.fromstring(agent.contexts()[1].encode())
-    assert int(root.get("context", "")) > 100 and len(agent.contexts()[1]) < 4 * 32768
-
-
 def test_an_engine_that_keeps_failing_ends_the_agent_in_order(agent) -> None:  # type: ignore[no-untyped-def]
     agent.start(["<reasoning>kept</reasoning>", {"error": "engine out of order"}])
     assert agent.finish(seconds=30)[0] == 75

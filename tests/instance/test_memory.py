@@ -109,12 +109,6 @@ def test_layout_of_the_context(parser: ResponseParser) -> None:
     assert DocumentRenderer("system", "schema").render({"a": '"<'}, []).document == '<context\na="&quot;&lt;"\n/>'
 
 
-def test_a_limit_shortens_every_text(parser: ResponseParser) -> None:
-    entry = parser.parse("<reasoning>" + "x" * 1000 + "</reasoning>")
-    assert isinstance(entry, ReasoningEntry)
-    assert len(entry.context_xml(100)) < 250 and len(entry.context_xml()) > 1000
-
-
 def test_long_answers_are_cut_in_their_entry(clock: Clock) -> None:
     entry = ParseErrorEntry("y" * 10_000_000, "too long", "e", clock.now())
     assert len(entry.context_xml()) < 21_000

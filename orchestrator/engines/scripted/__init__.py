@@ -37,7 +37,8 @@ Context document
     The root is `<context>`, the context node of every expression is that root: `single[last()]/stdout`, `@stdin`,
     `//repeat`. Comments are gone. If the request has turns instead, the entries of all user turns are put under one
     `<context>` (its attributes are those of the last `<context>` that was seen) and text that is not XML is put into
-    `<turn role="…">`. Markup that is not well-formed is read as far as it goes; then `$malformed` is the reason.
+    `<turn role="…">`; an entry that does not repeat the action in the assistant's turn before
+    it gets that text. Markup that is not well-formed is read as far as it goes; then `$malformed` is the reason.
 
 XPath
     Prefix `re` is EXSLT: `re:test(string, pattern, 'i')`, `re:replace(string, pattern, 'g', replacement)`,

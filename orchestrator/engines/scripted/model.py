@@ -110,20 +110,49 @@ def document(request: Request) -> tuple[etree._Element, str]:
     """The context document that rules see, and why it is not well-formed (empty if it is)."""
     if request.context is not None:
         return _read(request.context)
-    root, malformed = etree.Element("context"), ""
+    root, malformed, answered = etree.Element("context"), "", ""
     for turn in request.turns:
         if turn.role == "assistant":
+            answered = turn.text
             continue
-        whole = turn.text.lstrip().startswith("<context")
-        part, fault = _read(turn.text if whole else f"<context>{turn.text}</context>")
-        if whole:
-            malformed = malformed or fault
-        elif fault or not len(part):
-            part = etree.Element("context")
-            etree.SubElement(part, "turn", role=turn.role).text = turn.text
-        root.attrib.update(part.attrib)
-        root.extend(list(part))
+        fault = _take_turn(root, turn.text, answered)
+        malformed, answered = malformed or fault, ""
     return root, malformed
+
+
+def _take_turn(root: etree._Element, text: str, answered: str) -> str:
+    """Put what a user turn shows under the root; the fault of a context in it that is not well-formed, else empty."""
+    whole = text.lstrip().startswith("<context")
+    part, fault = _read(text if whole else f"<context>{text}</context>")
+    if not whole and (fault or not len(part)):
+        etree.SubElement(root, "turn", role="user").text = text
+        return ""
+    outer = part if whole else etree.Element("context")
+    for child in list(part):
+        if child.tag == "context":
+            root.attrib.update(child.attrib)
+            root.extend(list(child))
+        else:
+            root.append(child)
+            child.tail = None
+            _complete(child, answered)
+            answered = ""
+    root.attrib.update(outer.attrib)
+    return fault if whole else ""
+
+
+def _complete(entry: etree._Element, answered: str) -> None:
+    """An entry that does not repeat what the assistant had answered: fill it in, so that rules find it there."""
+    if not answered:
+        return
+    if entry.tag == "parse_error":
+        if entry.find("content") is None:
+            etree.SubElement(entry, "content").text = clean(answered)
+        return
+    action, _ = _read(answered)
+    inner = next((child for child in action if child.tag == entry.tag), None)
+    if inner is not None and not (entry.text or "").strip():
+        entry.text = inner.text
 
 
 def _read(text: str) -> tuple[etree._Element, str]:
