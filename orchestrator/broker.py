@@ -33,9 +33,11 @@ from orchestrator.protocol import (
 
 MAX_BAD = 100  # refused requests between two answers, then the line is closed
 MAX_FAULTS = 3  # engine failures in a row, then the line is closed
+MAX_ALL_FAULTS = 12  # the same, over the whole life of a line: no instance keeps an engine busy with dying
 _MEMO = 64  # token counts that are remembered
 _SUSPECT = 5.0  # seconds without a byte from the engine after which a cancelled request makes it suspect
 _PROBE = 3.0  # seconds for the look at whether the engine answers anyone
+_FRESH = 60.0  # the same, for a program that has just been started and may load a model first
 _numbers = itertools.count(1)
 
 
@@ -285,15 +287,41 @@ class Line:
         self._instance.push()
         if not self._stopping:
             self._probe()
-        if self._failed >= MAX_FAULTS:
+        if self._failed >= MAX_FAULTS or len(self.engine_faults) >= MAX_ALL_FAULTS:
             self._end("engine")
 
     def _probe(self) -> None:
-        """After a failure: does the engine answer anyone? It is the engine's failure if not."""
-        try:
-            self._engine.probe(_PROBE)
-        except (EngineDown, OSError) as error:
-            self._dead = f"the engine answers nobody: {error}"
+        """After a failure: does the engine answer anyone? It is the engine's failure if not.
+
+        A program that died gets its restart first: where a fresh one answers, it was this request that ended it, and
+        an instance must not be able to undo a trial that it loses by asking for what crashes the engine.
+        """
+        deadline, fresh = time.monotonic() + _FRESH, False
+        while True:
+            fresh = fresh or not self._engine.alive()
+            try:
+                self._engine.probe(_FRESH if fresh else _PROBE)
+                return
+            except EngineDown as error:
+                reason: Exception = error
+                started = fresh and not error.retry_after
+                if not started and time.monotonic() < deadline:
+                    if self._rested(error.retry_after):
+                        continue
+                    return  # nobody knows whether it would have answered
+            except OSError as error:
+                reason = error
+            self._dead = f"the engine answers nobody: {reason}"
+            return
+
+    def _rested(self, seconds: float) -> bool:
+        """Wait; False if the line is closed meanwhile."""
+        end = time.monotonic() + seconds + 0.05
+        while (left := end - time.monotonic()) > 0:
+            if self._stopping:
+                return False
+            time.sleep(min(left, 0.1))
+        return True
 
     def _spent(self) -> str | None:
         """Why the budget allows no more inference, or None."""

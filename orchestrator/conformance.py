@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.conformance_peer import Peer, Prompt, Silent
+from orchestrator.home import Home
 from orchestrator.instances import AGENT_DATA, DATA_DIRECTORIES, Instance, InstanceSetup
+from orchestrator.services import HomeServices
+from orchestrator.supervisor_socket import SupervisorServer
 from orchestrator.untrusted import one_line
 from sandbox.spec import Limits, Overlay
 
@@ -95,22 +98,34 @@ def check(host: Host, build: AgentBuild, only: Sequence[str] | None = None) -> l
     findings = _Findings()
     directory = host.state / "conformance" / secrets.token_hex(4)
     directory.mkdir(parents=True)
+    server = _server(host, build)
     try:
-        laboratory = _Laboratory(host, build, directory, findings)
+        laboratory = _Laboratory(host, build, directory, findings, server)
         with ThreadPoolExecutor(1, thread_name_prefix="conformance") as pool:
             spent = pool.submit(laboratory.budget)
             laboratory.conversation()
             spent.result()
     finally:
+        server.close()
         host.remove(directory / "layers")
         shutil.rmtree(directory, ignore_errors=True)
     return [item for item in findings.all() if only is None or item.number in only]
 
 
+def _server(host: Host, build: AgentBuild) -> SupervisorServer:
+    """What answers at /run/sia/supervisor.sock: the same as everywhere, so that nothing tells of this check."""
+    home = Home(host.state, host.state.parent)
+    home.run.mkdir(mode=0o711, parents=True, exist_ok=True)
+    return SupervisorServer(home.run, HomeServices(home, tuple(sorted(path.name for path in build.export.iterdir()))))
+
+
 class _Laboratory:
     """The runs of one check."""
 
-    def __init__(self, host: Host, build: AgentBuild, directory: Path, findings: _Findings) -> None:
+    def __init__(
+        self, host: Host, build: AgentBuild, directory: Path, findings: _Findings, server: SupervisorServer
+    ) -> None:
+        self._server = server
         self._host, self._build, self._directory, self._findings = host, build, directory, findings
         self._mark = secrets.token_hex(5)
         self._actions = set(re.findall(rb"<(?:\w+:)?element\s+name=[\"'](\w+)[\"']", build.schema))
@@ -231,8 +246,9 @@ class _Laboratory:
         """A running instance with its engine end."""
         peer, out, log = Peer(), bytearray(), self._directory / f"{name}.log"
         setup = InstanceSetup(self._build, WORKDIR, overlays, {}, Limits(seconds=120.0))
+        socket = self._server.listen("conformance")
         try:
-            with Instance.start(self._host, setup, cast("Line", peer), None, out.extend, log) as instance:
+            with Instance.start(self._host, setup, cast("Line", peer), socket, out.extend, log) as instance:
                 yield _Run(instance, peer, out, log)
         finally:
             if peer.faults:
@@ -240,6 +256,7 @@ class _Laboratory:
             elif peer.prompts:
                 self._findings.note("15", True)
             peer.close()
+            self._server.forget(socket)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,31 +16,44 @@ from orchestrator.home import Home
 
 BRANCH_LENGTH = 100
 REASON_LENGTH = 4000
+PROPOSALS_AN_HOUR = 10  # of one instance
 
 
 @dataclass(frozen=True)
 class HomeServices:
-    """Answers out of one home. Every instance gets the same ones: nothing here depends on who asks."""
+    """Answers out of one home. Every instance gets the same ones: nothing here depends on who asks.
+
+    Campaigns that run are not spoken of: one that runs would tell an instance that it may be judged just now, and its
+    results so far would be other trials' results.
+    """
 
     home: Home
     agent_paths: tuple[str, ...]
 
     def propose(self, origin: str, branch: str, why: str, bundle: bytes) -> str:
-        """Store a proposal; people see it in `sia candidate list`."""
+        """Store a proposal; people see it in `sia candidate list`. A few in an hour: each may take 16 MB of disk."""
         if len(branch) > BRANCH_LENGTH or len(why) > REASON_LENGTH:
             raise UsageError("the branch's name or the reason is too long", fix="write less")
+        with closing(_read(self.home.database)) as connection:
+            recent = connection.execute(
+                "SELECT COUNT(*) FROM proposal WHERE origin = ? AND created > ?", (origin, time.time() - 3600)
+            ).fetchone()[0]
+        if recent >= PROPOSALS_AN_HOUR:
+            what = f"{recent} proposals came within the last hour, the most is {PROPOSALS_AN_HOUR}"
+            raise UsageError(what, fix="wait, and propose only what you have tested")
         stored = accept_proposal(self.home, branch, why, bundle, origin, self.agent_paths)
         return f"The proposal is stored as {stored}. People decide when it is judged against the running generation."
 
     def results(self, origin: str, campaign: str) -> str:
-        """Verdicts and mean rewards of a campaign, unless one of its tasks is sealed."""
+        """Verdicts and mean rewards of a campaign that has ended, unless one of its tasks is sealed."""
         with closing(_read(self.home.database)) as connection:
             found = connection.execute(
-                "SELECT id, state FROM campaign WHERE id LIKE ? || '%' ESCAPE '!' ORDER BY created DESC LIMIT 1",
+                "SELECT id, state FROM campaign WHERE state = 'done' AND id LIKE ? || '%' ESCAPE '!'"
+                " ORDER BY created DESC LIMIT 1",
                 (campaign.replace("!", "!!").replace("%", "!%").replace("_", "!_"),),
             ).fetchone()
             if found is None:
-                return "There is no such campaign." if campaign else "There is no campaign yet."
+                return "There is no such campaign." if campaign else "No campaign has ended yet."
             trials = connection.execute(
                 "SELECT arm, task, reward FROM trial WHERE campaign = ? AND state = 'done' ORDER BY position",
                 (found["id"],),
@@ -66,13 +80,15 @@ class HomeServices:
         return "\n".join(lines)
 
     def status(self, origin: str) -> str:
-        """The latest campaigns, by name."""
+        """The latest campaigns that have ended, by name."""
         with closing(_read(self.home.database)) as connection:
-            campaigns = connection.execute("SELECT id, state FROM campaign ORDER BY created DESC LIMIT 5").fetchall()
+            campaigns = connection.execute(
+                "SELECT id, state FROM campaign WHERE state = 'done' ORDER BY created DESC LIMIT 5"
+            ).fetchall()
         if not campaigns:
-            return "The supervisor runs. There is no campaign yet."
+            return "The supervisor runs. No campaign has ended yet."
         lines = "\n".join(f"{row['id']}: {row['state']}" for row in campaigns)
-        return f"The supervisor runs. Latest campaigns:\n{lines}"
+        return f"The supervisor runs. The campaigns that ended last:\n{lines}"
 
     def trial(self, origin: str, branch: str, task: str) -> str:
         """Refused: the quota of self-made test instances is 0 until the operator enables it."""

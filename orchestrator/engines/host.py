@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -190,6 +191,7 @@ class EngineHost:
     def _launch(self) -> None:
         assert self._listener is not None
         self._close_lifeline()
+        self._turn_away()
         argv = self._argv()
         reader, self._lifeline = os.pipe()
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # never write into the user's checkout
@@ -212,6 +214,13 @@ class EngineHost:
         finally:
             os.close(reader)
         self._next_start = 0.0
+
+    def _turn_away(self) -> None:
+        """Close connections that the program which died had not taken: one of them may hold the request that ends
+        whatever answers it, and its asker has gone. Those who still wait connect again. Nobody else accepts now."""
+        assert self._listener is not None
+        while select.select([self._listener], [], [], 0)[0]:
+            self._listener.accept()[0].close()
 
     def _died(self) -> str | None:
         """Why the program is not running, or None if it is. Counts each death once. The lock is held."""

@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from orchestrator.broker import MAX_BAD, Budget
+from orchestrator.broker import MAX_ALL_FAULTS, MAX_BAD, Budget
 from orchestrator.journal import Exchange, Journal
 from orchestrator.protocol import MAX_COUNTS, MAX_REQUEST
 from tests.orchestrator.broker_kit import SCHEMA, Kit, count_request, infer_request, kit_in, wait_for
@@ -336,6 +337,33 @@ def test_an_engine_that_is_gone_is_an_outage_and_not_the_instances_failure(kit: 
     assert instance.closed()
     assert line.ended == "engine"
     assert "answers nobody" in (line.outage or "")
+
+
+def test_a_request_that_crashes_the_engine_is_no_outage(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for it loses by it: else a candidate could undo every trial that it is about to lose."""
+    monkeypatch.setattr("orchestrator.engines.host._LONGEST_DELAY", 0.5)
+    engine = kit.program(
+        "data = read()\nif b'poison' in data: os._exit(9)\n"
+        "try: line.sendall(b'7\\x04<usage finish=\"stop\"/>\\x04')\nexcept OSError: pass"
+    )
+    line, instance = kit.line(engine)
+    assert all(instance.infer("<context>poison</context>").startswith(b"\x15engine ") for _ in range(3))
+    assert instance.closed()
+    assert (line.ended, line.outage) == ("engine", None)
+    assert len(line.engine_faults) == 3
+
+
+def test_an_instance_can_not_let_the_engine_fail_for_ever(kit: Kit) -> None:
+    engine = kit.engine(
+        "[[rule]]\nwhen = '@f'\nanswer = '<stop/>'\nfaults = { drop = 1 }\n[[rule]]\nanswer = '<stop/>'\n"
+    )
+    line, instance = kit.line(engine)
+    with suppress(ConnectionError):
+        for _ in range(2 * MAX_ALL_FAULTS):
+            instance.infer("<context f='1'/>")
+            assert instance.infer() == b"<stop/>"
+    assert len(line.engine_faults) == MAX_ALL_FAULTS
+    wait_for(lambda: line.ended == "engine")
 
 
 def test_lines_that_fail_together_are_an_outage(kit: Kit) -> None:

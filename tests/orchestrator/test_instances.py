@@ -149,7 +149,7 @@ def test_what_an_instance_sees(start: Start) -> None:
     assert lines[2].startswith("/root/sia/x 30")
     assert all(line.endswith("written") for line in lines[3:7])
     assert int(lines[7]) > 0
-    assert lines[8:] == ["The supervisor runs. There is no campaign yet.", "True hello", ""]
+    assert lines[8:] == ["The supervisor runs. No campaign has ended yet.", "True hello", ""]
 
 
 @pytest.mark.sandbox

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,3 +160,33 @@ def test_any_text_cut_anywhere_arrives_as_one_reply(text: str, cuts: list[int]) 
 
 def test_error_lines_stay_one_frame() -> None:
     assert write_error("engine", "a\x04b\x15c\n d\ud800") == "\x15engine a\ufffdb\ufffdc d?\x04".encode()
+
+
+BOMBS = {
+    "elements in text": b"<infer_xml><context>" + b"<a/>" * 4_000_000 + b"</context></infer_xml>",
+    "siblings": b"<infer_xml>" + b"<turn/>" * 2_000_000 + b"</infer_xml>",
+    "depth": b"<infer_xml>" + b"<a>" * 2_000_000,
+    "attributes": b"<infer_xml " + b" ".join(b'a%x=""' % n for n in range(200_000)) + b"/>",
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bad_input_request_that_would_take_the_memory(bomb: str) -> None:
+    """Of 16 MB there may be 4 million elements: the supervisor's memory must not follow an instance's wish."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadRequest) as refused:
+        parse_request(BOMBS[bomb])
+    print(refused.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def test_large_and_small_requests_are_read_alike() -> None:
+    for size in (10, 2_000_000):
+        text = "a<b>&\r]]>" + "x" * size
+        request = Request("infer_xml", "s&", "schema", text, prefix="<a>", seed=3, max_tokens=4)
+        assert parse_request(write_request(request)[:-1]) == request
+        turns = replace(request, context=None, turns=(Turn("user", text), Turn("assistant", "")))
+        assert parse_request(write_request(turns)[:-1]) == turns
+        with pytest.raises(BadRequest, match="<system> takes text"):
+            parse_request(b"<infer_xml><system>" + b"x" * size + b"<b/></system></infer_xml>")

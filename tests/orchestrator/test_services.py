@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from orchestrator import database
-from orchestrator.errors import Failed, UsageError
+from orchestrator.errors import Failed, Refused, UsageError
 from orchestrator.home import open_home
-from orchestrator.services import HomeServices
+from orchestrator.services import PROPOSALS_AN_HOUR, HomeServices
 
 
 @pytest.fixture
@@ -70,5 +71,29 @@ def test_overlong_proposal(services: HomeServices) -> None:
 def test_empty_home(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     services = HomeServices(open_home(tmp_path), ())
-    assert services.results("t", "") == "There is no campaign yet."
-    assert services.status("t") == "The supervisor runs. There is no campaign yet."
+    assert services.results("t", "") == "No campaign has ended yet."
+    assert services.status("t") == "The supervisor runs. No campaign has ended yet."
+
+
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
+def test_a_campaign_that_runs_is_not_spoken_of(services: HomeServices, state: str) -> None:
+    """Else a trial could read what other trials of its campaign gave, and tell that it is one."""
+    before = services.status("main"), services.results("main", "")
+    with closing(database.connect(services.home.database)) as connection:
+        connection.execute(
+            "INSERT INTO campaign (id, created, file, spec, baseline, state) VALUES ('c0003', 9, '', '{}', 'b', ?)",
+            (state,),
+        )
+    assert (services.status("c0003-1"), services.results("c0003-1", "")) == before
+    assert services.results("c0003-1", "c0003") == "There is no such campaign."
+
+
+def test_one_instance_can_not_fill_the_disk_with_proposals(services: HomeServices) -> None:
+    with closing(database.connect(services.home.database)) as connection:
+        for number in range(PROPOSALS_AN_HOUR):
+            values = (number, f"c{number}", "b", f"t{number}", "x", "y", "t1", 0, time.time())
+            connection.execute("INSERT INTO proposal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    with pytest.raises(UsageError, match="the most is 10"):
+        services.propose("t1", "x", "y", b"x")
+    with pytest.raises(Refused, match="not a usable git bundle"):
+        services.propose("t2", "x", "y", b"x")
