@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sandbox import runner
 from sandbox.errors import CannotIsolate
+from sandbox.rootfs import Base
 from sandbox.spec import Overlay, SandboxSpec
 
 HOME = "/home/agent"
@@ -54,7 +55,7 @@ def look_at_system() -> System:
 
 
 @functools.lru_cache(maxsize=16)
-def etc_files(hostname: str, network: str) -> Mapping[str, bytes]:
+def etc_files(hostname: str, network: str | tuple[str, ...]) -> Mapping[str, bytes]:
     """Files of /etc that are made, not shown: the host's names and users are nobody's business inside."""
     files = {
         "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nagent:x:{ID}:{ID}:agent:{HOME}:/bin/sh\n"
@@ -109,18 +110,25 @@ def build(
     descriptors: Descriptors,
     pid1: bytes,
     seccomp: bytes,
+    base: Base | None = None,
 ) -> list[str]:
     """Options for `--args`, in the order that SANDBOX's rules ask for; overlays last.
 
-    `place` turns a host path into the one under which bwrap can reach it.
+    `place` turns a host path into the one under which bwrap can reach it. `base`: in place of the host's `system`.
     """
     options = [*_namespaces(spec), "--clearenv"]
+    if base is not None:
+        system = System({}, (), {})
+    files = {**_etc(spec, base), **system.files, **spec.files}
+    directories = _directories(spec, base)
     made = [*system.etc, *system.top, *TMPFS, *map(str, python_roots), *(bind.dest for bind in spec.binds), *spec.files]
-    for parent in _parents([*made, *spec.directories, *(overlay.dest for overlay in spec.overlays), spec.workdir]):
+    for parent in _parents([*made, *directories, spec.workdir]) if base is None else ():
         options += ["--dir", parent]  # bwrap itself makes parents with mode 0700
     for name, value in {**ENVIRONMENT, **spec.env}.items():
         options += ["--setenv", name, value]
-    options += _system(system, spec)
+    options += (
+        _system(system, spec) if base is None else base.options([*made, *files, *directories, runner.PATH], place)
+    )
     limits = spec.limits
     for dest, mode, size in (("/tmp", "1777", limits.tmp_mb), ("/run", "0755", 16), (HOME, "0700", limits.tmp_mb)):
         options += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", dest]
@@ -139,11 +147,11 @@ def build(
     ]
     for bind in spec.binds:
         options += ["--ro-bind", str(place(bind.source)), bind.dest]
-    for name, content in {**etc_files(spec.hostname, spec.network), **system.files, **spec.files}.items():
+    for name, content in files.items():
         writable_place = any(name.startswith(f"{top}/") for top in TMPFS)
         options += ["--perms", "0444", "--ro-bind-data" if writable_place else "--file", descriptors.add(content), name]
     options += ["--perms", "0111", "--file", descriptors.add(pid1), runner.PATH]
-    for dest in (*spec.directories, *(overlay.dest for overlay in spec.overlays), *_workdir(spec)):
+    for dest in directories:
         options += ["--dir", dest]
     options += ["--remount-ro", "/"]
     for overlay in spec.overlays:
@@ -181,6 +189,18 @@ def _system(system: System, spec: SandboxSpec) -> list[str]:
         if spec.network != "none" or name not in CERTIFICATES:
             options += ["--ro-bind", name, name]
     return options
+
+
+def _etc(spec: SandboxSpec, base: Base | None) -> Mapping[str, bytes]:
+    made = etc_files(spec.hostname, spec.network)
+    return base.etc_files(made) if base else made
+
+
+def _directories(spec: SandboxSpec, base: Base | None) -> list[str]:
+    """Directories to make: what the specification asks for and an image does not bring, and every overlay's place."""
+    overlays = [overlay.dest for overlay in spec.overlays]
+    wanted = [*spec.directories, *overlays, *_workdir(spec)]
+    return [dest for dest in wanted if base is None or dest in overlays or not base.has_directory(dest)]
 
 
 def _workdir(spec: SandboxSpec) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandbox import arguments, gate, interpreter, runner, watch
+from sandbox import arguments, gate, interpreter, rootfs, runner, watch
 from sandbox.connections import Connection
 from sandbox.errors import CannotIsolate, SandboxFailed, SiaError
 from sandbox.host import Host
@@ -93,7 +93,8 @@ class Sandbox:
         control, *standard = [number for number in range(3, FIRST) if number not in passed][:4]
         descriptors = arguments.Descriptors(FIRST)
         roots = interpreter.roots(spec.python) if spec.python else ()
-        options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp)
+        base = rootfs.look(spec.rootfs, host.uid, host.gid) if spec.rootfs else None
+        options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp, base)
         options_number = descriptors.add(os.fsencode("\0".join([*options, ""])))
         processes = spec.limits.processes + 1 if spec.limits.processes else None  # pid 1 counts, and is ours
         first = runner.argv(control, (standard[0], standard[1], standard[2]), processes, spec.command)

@@ -1,0 +1,127 @@
+"""Another system than the host's as the base of a sandbox: an extracted image, or one made with debootstrap.
+
+Its directories are shown read-only in place of the host's /usr, /etc and so on. Where something of ours is mounted at
+or below a directory of it (/root/sia, /opt/agent-env, /etc/passwd…), that directory is made anew and its entries are
+shown in it one by one: so nothing is ever mounted or created on a path that goes through the image, and its symlinks,
+which stay symlinks, are only followed inside, when the sandbox is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.errors import CannotIsolate, UnsafePath
+from sandbox.read import open_beneath, read_file
+
+OURS = ("/proc", "/sys", "/dev", "/tmp", "/run")  # never the image's
+ACCOUNT_BYTES = 256 * 1024  # of passwd and group
+
+
+@dataclass(frozen=True)
+class Base:
+    """An image's directory, as the sandbox uid may read it."""
+
+    root: Path
+    uid: int
+    gid: int
+
+    def options(self, mounts: Iterable[str], place: Callable[[Path], Path]) -> list[str]:
+        """bwrap options that show the image, and make every directory above `mounts` (absolute paths inside)."""
+        leaves = {*OURS, *mounts}
+        inner = {"/"}
+        for dest in leaves:
+            inner.update(str(parent) for parent in Path(dest).parents)
+        top = place(self.root)
+        return self._directory("", top, frozenset(leaves), frozenset(inner))
+
+    def _directory(self, path: str, top: Path, leaves: frozenset[str], inner: frozenset[str]) -> list[str]:
+        """The entries of the image's directory `path` ("" is its top) that are not ours."""
+        options: list[str] = []
+        entries = self._entries(path)
+        for name, status in sorted(entries.items()):
+            dest = f"{path}/{name}"
+            if dest in leaves or dest in inner:
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                target = os.readlink(f"{self.root}{dest}")  # noqa: PTH115
+                options += ["--symlink", target, dest]
+            elif stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
+                options += ["--ro-bind", f"{top}{dest}", dest]
+        for dest in sorted(inner - leaves):
+            parent, _, name = dest.rpartition("/")
+            if not name or parent != path or self._within(dest, leaves):
+                continue
+            options += ["--dir", dest]
+            options += self._directory(dest, top, leaves, inner)
+        return options
+
+    @staticmethod
+    def _within(dest: str, leaves: frozenset[str]) -> bool:
+        return any(str(parent) in leaves for parent in Path(dest).parents)
+
+    def _entries(self, path: str) -> Mapping[str, os.stat_result]:
+        """What the directory holds; nothing if it is none, or if the sandbox uid may not pass it."""
+        try:
+            descriptor = open_beneath(self.root, path.lstrip("/") or ".", os.O_RDONLY | os.O_DIRECTORY)
+        except (OSError, UnsafePath):
+            return {}
+        try:
+            if not self._passable(os.fstat(descriptor)):
+                return {}
+            with os.scandir(descriptor) as found:
+                return {entry.name: entry.stat(follow_symlinks=False) for entry in found}
+        finally:
+            os.close(descriptor)
+
+    def _passable(self, status: os.stat_result) -> bool:
+        shift = 6 if status.st_uid == self.uid else 3 if status.st_gid == self.gid else 0
+        return bool(status.st_mode >> shift & stat.S_IXOTH)
+
+    def has_directory(self, dest: str) -> bool:
+        """Whether the image has a directory there, with no symlink on the way."""
+        try:
+            os.close(open_beneath(self.root, dest.lstrip("/") or ".", os.O_PATH | os.O_DIRECTORY))
+        except (OSError, UnsafePath):
+            return False
+        return True
+
+    def etc_files(self, made: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """`made` (passwd, group… of every sandbox), with the image's other accounts, and no resolver of its own."""
+        files = {"/etc/resolv.conf": b"", **made}
+        for name in ("/etc/passwd", "/etc/group"):
+            files[name] = self._accounts(name, files[name])
+        return files
+
+    def _accounts(self, name: str, ours: bytes) -> bytes:
+        try:
+            theirs = read_file(self.root, name.lstrip("/"), ACCOUNT_BYTES)
+        except (OSError, UnsafePath):
+            return ours
+        taken = [line.split(b":") for line in ours.splitlines()]
+        names, numbers = {fields[0] for fields in taken}, {fields[2] for fields in taken}
+        for line in theirs.splitlines():
+            fields = line.split(b":")
+            if len(fields) >= 4 and fields[0] not in names and fields[2] not in numbers:
+                ours += line + b"\n"
+        return ours
+
+
+def look(root: Path, uid: int, gid: int) -> Base:
+    """The image at `root`. Raises CannotIsolate if there is none, or if it is the host itself."""
+    fix = "name the top directory of an extracted image, or of one made with debootstrap"
+    try:
+        real = root.resolve(strict=True)
+        names = {entry.name for entry in os.scandir(real)}
+    except OSError as error:
+        raise CannotIsolate(f"the rootfs can't be read ({error.strerror})", where=str(root), fix=fix) from None
+    if real == Path("/"):
+        raise CannotIsolate(
+            "the host's own root is no rootfs", where=str(root), fix="leave `rootfs` out, or name another"
+        )
+    if "usr" not in names and not names >= {"bin", "lib"}:
+        raise CannotIsolate("this is no root file system: it has no usr", where=str(root), fix=fix)
+    return Base(real, uid, gid)
