@@ -26,6 +26,7 @@ from instance.state import StateStore
 from instance.validator import XMLValidator
 
 _SAMPLE_INTERVAL = 2.0  # seconds
+_FIRST_MESSAGE = 1.0  # seconds that a deterministic run gives the user's message to arrive
 _FIXED_MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
 
 
@@ -67,6 +68,8 @@ def assemble(settings: Settings, interrupt: Interrupt) -> StandardAgent:
     )
     agent = StandardAgent(parts)
     agent.restore(run_again=settings.run_again)
+    if settings.deterministic:
+        io.wait(_FIRST_MESSAGE)
     return agent
 
 

@@ -83,6 +83,10 @@ class StandardIOBuffer(IOBuffer):
             self._measure()
         return len(self._incoming) != before
 
+    def wait(self, seconds: float) -> None:
+        """Wait until something has come in or ended; for runs whose first context must not depend on time."""
+        self._poll.poll(seconds * 1000)
+
     def read(self) -> str:
         """All whole characters; the first bytes of one that has not arrived in full stay."""
         self.take()

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from orchestrator.errors import Failed, UsageError
@@ -77,18 +77,22 @@ class Journal:
     entries: int
     head: str
     sealed: float | None = None
+    timeless: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
-    def create(cls, store: ExchangeStore, id: str, meta: Mapping[str, Any]) -> Journal:
-        """A new journal. If `id` is taken (by a run that was cut off) it is called `id~2` and so on: see `.id`."""
-        created, text, name, number = time.time(), _canonical(dict(meta)), id, 1
+    def create(cls, store: ExchangeStore, id: str, meta: Mapping[str, Any], *, timeless: bool = False) -> Journal:
+        """A new journal. If `id` is taken (by a run that was cut off) it is called `id~2` and so on: see `.id`.
+
+        `timeless`: times and durations are written as 0, so that tests can compare two runs byte by byte.
+        """
+        created, text, name, number = 0.0 if timeless else time.time(), _canonical(dict(meta)), id, 1
         while True:
             head = _start(name, created, text)
             try:
                 with store.lock:
                     store.heads.execute("INSERT INTO journal VALUES (?, ?, ?, 0, ?, NULL)", (name, created, text, head))
-                return cls(store, name, meta, created, 0, head)
+                return cls(store, name, meta, created, 0, head, timeless=timeless)
             except sqlite3.IntegrityError:
                 number += 1
                 name = f"{id}~{number}"
@@ -117,6 +121,7 @@ class Journal:
             if self.sealed is not None:
                 raise Failed("the journal is sealed", where=self.id)
             texts: list[bytes] = []
+            exchange = replace(exchange, time=0.0, seconds=0.0) if self.timeless else exchange
             record = _canonical(_record(exchange, self.head, texts)).encode()
             digest = hashlib.sha256(record).digest()
             self.store.append(self.id, Stored(exchange.n, record, digest), texts)

@@ -253,6 +253,9 @@ def _check_env(env: Mapping[str, str], toml: Path) -> None:
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or "\0" in value:
             raise ConfigError(f"environment.env: {name!r} is not a variable", where=str(toml), fix="correct the name")
+        if name.startswith("SIA_"):
+            what = f"environment.env: {name} belongs to the contract of instances"
+            raise ConfigError(what, where=str(toml), fix="choose a name that does not begin with SIA_")
 
 
 def _unknown(model: BaseModel, prefix: str = "") -> list[str]:
