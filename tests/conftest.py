@@ -23,6 +23,7 @@ import pytest
 
 from sandbox import interpreter
 from sandbox.host import Host
+from tests import bad_input
 
 ROOT = Path(__file__).resolve().parent.parent
 AS_USER = Path(__file__).with_name("as_user.py")
@@ -169,3 +170,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         for run in (getattr(session.config.option, "testrunuid", None), os.getpid()):
             shutil.rmtree(Path(tempfile.gettempdir()) / f"sia-user-tests-{run}", ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """`pytest -m bad_input` ends with the numbered cases and their messages."""
+    reports = [
+        report
+        for name in ("passed", "failed")
+        for report in terminalreporter.stats.get(name, [])
+        if "bad_input" in report.keywords and report.when == "call"
+    ]
+    bad_input.summarise(terminalreporter, reports, config.option.markexpr)
