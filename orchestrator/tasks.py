@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from orchestrator.config import Positive, Seconds, read_toml, validate
 from orchestrator.dockerfile import Copy, Layout, read_dockerfile
 from orchestrator.errors import ConfigError, UsageError
+from sandbox.allowlist import AllowList
+from sandbox.errors import CannotIsolate
 
 Split = Literal["train", "validation", "sealed"]
 DEFAULT_WORKDIR = "/app"
@@ -40,13 +42,15 @@ class Task:
     cpus: int | None  # only compared with the machine: trials share its processors
     memory_mb: int | None
     storage_mb: int | None
-    allow_internet: bool  # for the verifier; an instance never has a network
+    allow_internet: bool  # for the verifier; an instance has none but `network`
     safe_path: bool  # [verifier] safe_path = false marks the task forgeable
     split: Split
     metadata: Mapping[str, Any]
     notes: tuple[str, ...]
     copies: tuple[Copy, ...]  # starting files and their places inside
     places: tuple[str, ...]  # disjoint directories that hold them and the workdir; the workdir's comes first
+    network: tuple[str, ...] = ()  # "host:port" that the instance and the verifier may reach through a proxy
+    rootfs: Path | None = None  # the system that both run in, instead of the host's
 
 
 class _Table(BaseModel):
@@ -81,6 +85,8 @@ class _Environment(_Table):
     allow_internet: bool = False
     workdir: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
+    network: list[str] = Field(default_factory=list)
+    rootfs: str | None = None
 
     @field_validator("memory", "storage")
     @classmethod
@@ -121,13 +127,15 @@ def load_task(directory: Path) -> Task:
     except ConfigError as error:
         raise ConfigError(error.what, where=error.where, fix="correct the named keys; see docs/tasks.md") from None
     _require_script(directory)
-    layout = _layout(directory, file)
+    rootfs = _rootfs(directory, file)
+    layout = _layout(directory, file, built=rootfs is not None)
     workdir = _workdir(file, layout, toml)
     places = _places(workdir, layout.copies, toml)
     _check_env({**layout.env, **file.environment.env}, toml)
+    network = _network(file, toml)
     notes = [*(f"task.toml: unknown key {key}" for key in _unknown(file)), *layout.notes]
     if file.environment.allow_internet:
-        notes.append("the verifier has the host's network; the instance has none")
+        notes.append(f"the verifier has the host's network; the instance has {'its own' if network else 'none'}")
     if (file.environment.cpus or 0) > (os.cpu_count() or 1):
         notes.append(f"asks for {file.environment.cpus} processors, this machine has {os.cpu_count()}")
     split = file.task.split or file.metadata.get("split", "train")
@@ -152,6 +160,8 @@ def load_task(directory: Path) -> Task:
         notes=tuple(notes),
         copies=tuple(layout.copies),
         places=places,
+        network=network,
+        rootfs=rootfs,
     )
 
 
@@ -204,7 +214,31 @@ def _instruction(path: Path) -> str:
     return text
 
 
-def _layout(directory: Path, file: _File) -> Layout:
+def _network(file: _File, toml: Path) -> tuple[str, ...]:
+    try:
+        AllowList(file.environment.network)
+    except CannotIsolate as error:
+        raise ConfigError(f"environment.network: {error.where}: {error.what}", where=str(toml), fix=error.fix) from None
+    return tuple(file.environment.network)
+
+
+def _rootfs(directory: Path, file: _File) -> Path | None:
+    """The directory that the task names, relative to its own. It must not be a part of the task: what is in a task is
+    hashed and copied."""
+    if file.environment.rootfs is None:
+        return None
+    path = (directory / file.environment.rootfs).resolve()
+    what = fix = ""
+    if not path.is_dir():
+        what, fix = f"there is no directory {path}", "extract an image there, or make one with debootstrap"
+    elif path.is_relative_to(directory.resolve()) or directory.resolve().is_relative_to(path):
+        what, fix = "it lies in the task's directory, or holds it", "keep it beside the tasks"
+    if what:
+        raise ConfigError(f"environment.rootfs: {what}", where=str(directory / "task.toml"), fix=fix)
+    return path
+
+
+def _layout(directory: Path, file: _File, *, built: bool) -> Layout:
     """The starting files: what a Dockerfile copies, or without one all of environment/ into the workdir."""
     environment = directory / "environment"
     workdir = file.environment.workdir or DEFAULT_WORKDIR

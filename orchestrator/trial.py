@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import answers
+from orchestrator import answers, rootfs
 from orchestrator.broker import Budget, Line
 from orchestrator.captured import Stopped as Stopped
 from orchestrator.instance_io import CappedFile
@@ -109,6 +109,7 @@ class _Trial:
         journal = Journal.create(self.context.store, spec.id, self._meta())
         line = self._line(journal)
         try:
+        rootfs.check_trial(self.context.host, self.task, spec.build.environment, self.context.verifier_env)
             line.start()
             outcome = self._instance(line)
         except SandboxFailed as error:
@@ -121,6 +122,9 @@ class _Trial:
         compared = self._compare_log(journal)
         behaviour = answers.metrics(journal, spec.build.schema)
         self.notes += [behaviour.note] if behaviour.note else []
+        if outcome.connections_dropped or len(outcome.connections) > KEPT_CONNECTIONS:
+            count = outcome.connections_dropped + len(outcome.connections)
+            self.notes.append(f"{count:,} connections, of which the first {KEPT_CONNECTIONS} are in the record")
         changes = self._changes()
         if spec.keep_workdir:
             self._keep_workdir()
@@ -200,8 +204,14 @@ class _Trial:
         )
 
     def _meta(self) -> dict[str, Any]:
+            connections=self._connections(outcome, reward),
         spec = self.spec
         return {
+    def _connections(self, outcome: Outcome, reward: Reward) -> tuple[dict[str, Any], ...]:
+        """What went through the task's allow-list, the first of each side."""
+        sides = (("instance", outcome.connections), ("verifier", reward.connections))
+        return tuple({"by": by, **asdict(one)} for by, made in sides for one in made[:KEPT_CONNECTIONS])
+
             "kind": "trial",
             "campaign": spec.campaign,
             "arm": spec.arm,
@@ -241,7 +251,10 @@ class _Trial:
         stdout = CappedFile(directory / "stdout.txt", STDOUT_CAP)
         socket = self.context.supervisor.listen(spec.id)
         try:
-            setup = InstanceSetup(spec.build, self.task.workdir, self._overlays(), self.task.env, self.limits)
+            task = self.task
+            setup = InstanceSetup(
+                spec.build, task.workdir, self._overlays(), task.env, self.limits, task.network, task.rootfs
+            )
             host = self.context.host
             with Instance.start(host, setup, line, socket, stdout.write, directory / "stderr.txt") as instance:
                 instance.send(self.task.instruction.rstrip("\n").encode() + b"\n")

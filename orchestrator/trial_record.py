@@ -45,13 +45,15 @@ class TrialRecord:
     task_key: str  # content hash of the task that ran
     journal_head: str
     notes: tuple[str, ...] = ()
+    connections: tuple[dict[str, Any], ...] = ()  # sandbox.connections.Connection and `by`: instance | verifier
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
-        return asdict(self) | {"notes": list(self.notes)}
+        return asdict(self) | {"notes": list(self.notes), "connections": list(self.connections)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TrialRecord:
         """The inverse of `to_json`. Unknown keys are ignored, so that newer records can be read."""
         known = {key: value for key, value in values.items() if key in cls.__dataclass_fields__}
-        return cls(**known | {"notes": tuple(values.get("notes", ()))})
+        sequences = {name: tuple(values.get(name, ())) for name in ("notes", "connections")}
+        return cls(**known | sequences)

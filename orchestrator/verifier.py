@@ -20,6 +20,7 @@ from orchestrator.rewards import NoReward, read_reward
 from orchestrator.task_files import TaskFiles
 from orchestrator.tasks import Task
 from sandbox import confine
+from sandbox.connections import Connection
 from sandbox.errors import SandboxFailed
 from sandbox.host import Host
 from sandbox.process import Outcome
@@ -67,7 +68,8 @@ class Reward:
     outcome: Literal["ok", "failed", "invalid"]  # failed: no countable reward, so 0
     detail: str
     seconds: float
-    forgeable: bool
+    forgeable: bool | None  # None: never tried (`sia task check --adversarial`)
+    connections: tuple[Connection, ...] = ()  # of the tests, through the task's allow-list
 
 
 def verify(
@@ -86,17 +88,18 @@ def verify(
     `stdout` is a file of ours with what the instance printed. `scratch` keeps `verifier.txt`, the tests' output.
     Raises `captured.Stopped` when `stop` is set.
     """
-    seconds, reason = 0.0, ""
+    seconds, reason, connections = 0.0, "", list[Connection]()
     forgeable = is_forgeable(home, files)
     for _ in range(TRIES):
         run = _run(host, files, uppers, stdout, tools, scratch, stop)
         seconds += run.seconds
+        connections += run.connections
         if run.reward is not None:
-            return Reward(run.reward, "ok", "", seconds, forgeable)
+            return Reward(run.reward, "ok", "", seconds, forgeable, tuple(connections))
         reason = run.reason
         if run.setup_failed and not _stands_without(host, files, stdout, tools, scratch, stop):
             return Reward(None, "invalid", f"the verifier could not be set up: {reason}", seconds, forgeable)
-    return Reward(0.0, "failed", f"no reward counts: {reason}", seconds, forgeable)
+    return Reward(0.0, "failed", f"no reward counts: {reason}", seconds, forgeable, tuple(connections))
 
 
 def is_forgeable(home: Home, files: TaskFiles) -> bool:
@@ -133,10 +136,11 @@ def verifier_spec(files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path,
         overlays=overlays,
         limits=task_limits(task, task.verifier_timeout),
         hostname="verifier",
-        network="host" if task.allow_internet else "none",
+        network="host" if task.allow_internet else task.network or "none",
         python=tools.environment / "bin" / "python",
     )
 
+        rootfs=task.rootfs,
 
 def task_limits(task: Task, seconds: float) -> Limits:
     """The bounds that a task asks for, the defaults where it asks for none."""
@@ -156,6 +160,7 @@ class _Run:
     setup_failed: bool = False
 
 
+    connections: tuple[Connection, ...] = ()
 def _run(
     host: Host,
     files: TaskFiles,
@@ -181,9 +186,10 @@ def _run(
             return _Run(None, outcome.setup_error, outcome.seconds, setup_failed=True)
         failure = _not_by_itself(outcome, files.task)
         if failure:
-            return _Run(None, failure, outcome.seconds)
+            return run
+        run = _Run(None, failure, outcome.seconds, connections=outcome.connections)
         try:
-            return _Run(read_reward(logs), "", outcome.seconds)
+            return replace(run, reward=read_reward(logs))
         except NoReward as error:
             return _Run(None, f"{error} (test.sh exited with {outcome.exit_code})", outcome.seconds)
     finally:
