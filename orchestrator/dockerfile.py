@@ -34,12 +34,13 @@ class Layout:
     notes: list[str] = field(default_factory=list)
 
 
-def read_dockerfile(path: Path, workdir: str) -> Layout:
+def read_dockerfile(path: Path, workdir: str, *, built: bool = False) -> Layout:
     """The layout that `path` describes. Relative places start at `workdir` until a WORKDIR line.
 
+    `built`: the task names a rootfs that was made from it, so what needs an image build is there already.
     Raises ConfigError, with the line's number, for everything that needs an image build.
     """
-    reader = _Reader(path, workdir)
+    reader = _Reader(path, workdir, built)
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -69,8 +70,8 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 class _Reader:
-    def __init__(self, path: Path, workdir: str) -> None:
-        self.path, self.here = path, workdir
+    def __init__(self, path: Path, workdir: str, built: bool) -> None:
+        self.path, self.here, self.built = path, workdir, built
         self.layout = Layout()
         self.arguments: dict[str, str] = {}
         self.stages = 0
@@ -79,11 +80,14 @@ class _Reader:
         """Apply one instruction."""
         if keyword == "FROM":
             self.stages += 1
-            if self.stages > 1:
+            if self.stages > 1 and not self.built:
                 raise self.fault(number, "a build in several stages", "put the built files into environment/")
-            self.layout.notes.append(f"Dockerfile: host instead of {rest.split()[0] if rest else '?'}")
+            base = "the rootfs" if self.built else "host"
+            self.layout.notes.append(f"Dockerfile: {base} instead of {rest.split()[0] if rest else '?'}")
+        elif keyword == "RUN" and self.built:
+            self.layout.notes.append(f"Dockerfile: `RUN {rest[:60]}` is taken as done in the rootfs")
         elif keyword == "RUN":
-            fix = "do in environment/ beforehand what it does; environments can't be built yet"
+            fix = "name a rootfs in which it was done ([environment] rootfs), or do in environment/ what it does"
             raise self.fault(number, f"`RUN {rest[:60]}` needs an image build", fix)
         elif keyword == "WORKDIR":
             self.here = posixpath.normpath(posixpath.join(self.here, self.expand(rest.strip("\"'"))))
@@ -105,6 +109,9 @@ class _Reader:
         words = self.words(number, rest)
         while words and words[0].startswith("--"):
             option = words.pop(0)
+            if option.startswith("--from") and self.built:
+                self.layout.notes.append(f"Dockerfile: {keyword} {option} is taken as done in the rootfs")
+                return
             if option.startswith("--from"):
                 raise self.fault(number, f"{keyword} {option}", "put the files into environment/")
             self.layout.notes.append(f"Dockerfile: {option} is ignored")

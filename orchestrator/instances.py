@@ -44,6 +44,8 @@ class InstanceSetup:
     overlays: tuple[Overlay, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    network: tuple[str, ...] = ()  # "host:port" that it may reach through a proxy
+    rootfs: Path | None = None  # the system that it runs in, instead of the host's
 
 
 def data_skeleton(directory: Path) -> Path:
@@ -86,6 +88,8 @@ def instance_spec(setup: InstanceSetup, supervisor_socket: Path | None = None) -
         overlays=setup.overlays,
         limits=setup.limits,
         python=build.environment / "bin" / "python",
+        network=setup.network or "none",
+        rootfs=setup.rootfs,
     )
 
 

@@ -168,6 +168,8 @@ class _Lab:
             files=memory_files,
             limits=task_limits(task, task.agent_timeout or SOLUTION_SECONDS),
             python=self.tools.environment / "bin" / "python",
+            network=task.network or "none",
+            rootfs=task.rootfs,
         )
 
 

@@ -14,8 +14,12 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.tasks import Task
+from sandbox.errors import SandboxFailed, UnsafePath
 from sandbox.host import Host
+from sandbox.layers import materialise
+from sandbox.read import open_beneath
 
+IMAGE_BYTES = 4 << 30  # of a task's places that are copied out of its rootfs
 KEY_LENGTH = 16  # hex digits of the content hash in directory names
 
 
@@ -89,8 +93,10 @@ def _walk(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _fill(task: Task, fresh: Path) -> None:
     fresh.chmod(0o755)
+    (fresh / "files").mkdir()
     for number, place in enumerate(task.places):
-        (fresh / "files" / str(number)).mkdir(parents=True)
+        if not _from_image(task, place, fresh / "files" / str(number)):
+            (fresh / "files" / str(number)).mkdir()
         if number == 0:
             (fresh / "files/0" / os.path.relpath(task.workdir, place)).mkdir(parents=True, exist_ok=True)
     for copy in task.copies:
@@ -102,6 +108,22 @@ def _fill(task: Task, fresh: Path) -> None:
     for name in ("tests", "solution"):
         if (task.path / name).is_dir():
             _copy(task.path / name, fresh / name, skip=None)
+
+
+def _from_image(task: Task, place: str, target: Path) -> bool:
+    """Copy what the task's rootfs has at `place`, where the instance will write. False if it has nothing there."""
+    if task.rootfs is None:
+        return False
+    fix = "keep in the rootfs, at the workdir and where files are copied to, only what the task needs there"
+    try:
+        os.close(open_beneath(task.rootfs, place.lstrip("/"), os.O_PATH | os.O_DIRECTORY))
+        materialise((task.rootfs / place.lstrip("/"),), None, target, IMAGE_BYTES)
+    except FileNotFoundError:
+        return False
+    except (SandboxFailed, UnsafePath) as error:
+        raise ConfigError(f"{place} of the rootfs: {error.what}", where=str(task.rootfs), fix=fix) from None
+    target.chmod(0o755)
+    return True
 
 
 def _copy(source: Path, target: Path, skip: Path | None) -> None:

@@ -41,6 +41,8 @@ class Outcome:
     memory_enforcer: str  # what bounded tree memory in this run; "none" if memory_mb was None
     seconds: float  # from GO to the end
     peak_memory_mb: float | None  # of the whole tree, where it is known
+    connections: tuple[Connection, ...] = ()  # through the allow-list of `SandboxSpec.network`; the first of them
+    connections_dropped: int = 0  # how many more there were
 
 
 class Sandbox:
@@ -148,11 +150,6 @@ class Sandbox:
         return sandbox
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
-        """Through the allow-list of `spec.network`; all of them (up to a bound) once there is an outcome."""
-        return self.gate.log.kept if self.gate else ()
-
-    @property
     def ended(self) -> bool:
         """Whether `wait` has returned an outcome, or would at once."""
         return self._outcome is not None or self._poll(0)
@@ -253,6 +250,8 @@ class Sandbox:
                 return
             self._listen()
             ended = time.monotonic()
+            if self.gate:
+                self.gate.close()
             limit = self.limit or watch.last_look(self)
             setup_error = None if self._ran or self._killed else self._setup_text()
             status = self._status if self._ran else None
@@ -266,6 +265,8 @@ class Sandbox:
                 memory_enforcer=self.host.memory_enforcer if self.group else "none",
                 seconds=ended - self._went if self._went else 0.0,
                 peak_memory_mb=self.group.peak() if self.group else None,
+                connections=self.gate.log.kept if self.gate else (),
+                connections_dropped=self.gate.log.dropped if self.gate else 0,
             )
             self._release()
             self._outcome = outcome

@@ -19,6 +19,7 @@ from cyclopts import Parameter
 from orchestrator.errors import UsageError
 from orchestrator.untrusted import printable
 from sandbox import advice, filesystems, layers
+from sandbox.allowlist import AllowList
 from sandbox.diff import Change, diff
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.host import Host
@@ -34,7 +35,8 @@ SIGNS = {"added": "+", "modified": "M", "deleted": "-", "type": "T", "mode": "m"
 
 def run(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    network: Literal["none", "host"] = "none",
+    network: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    rootfs: Path | None = None,
     ro: Annotated[tuple[Path, ...], Parameter(negative="")] = (),
     memory_mb: int = 2048,
     processes: int = 256,
@@ -51,7 +53,10 @@ def run(
     command
         The command and its arguments, after `--`.
     network
-        "none": no network at all; "host": this machine's.
+        "none" (the default): no network at all; "host": this machine's; "allow:HOST:PORT", which may be given several
+        times: only these, through a proxy that HTTP_PROXY names (docs/security.md).
+    rootfs
+        The top directory of an extracted image, to be used in place of this machine's /usr, /etc and so on.
     ro
         A further path to show, read-only. May be given several times.
     memory_mb
@@ -85,13 +90,28 @@ def run(
             overlays=(Overlay(str(lower), (layer,), upper, work),),
             limits=limits,
             python=python,
-            network=network,
+            network=_network(network),
+            rootfs=rootfs,
         )
         outcome = _attend(host, spec)
         changes = list(diff((layer,), upper))
         host.remove(scratch / "state" / "0")
     _report(outcome, changes, limits, json=json)
     return _exit_code(outcome)
+
+
+def _network(words: tuple[str, ...]) -> Literal["none", "host"] | tuple[str, ...]:
+    """What the options say: one of the two words alone, or an allow-list."""
+    if words in ((), ("none",)):
+        return "none"
+    if words == ("host",):
+        return "host"
+    entries = tuple(word.removeprefix("allow:") for word in words)
+    if not all(word.startswith("allow:") for word in words):
+        fix = "--network none, --network host, or --network allow:HOST:PORT (again for each)"
+        raise UsageError(f"not a network: {' '.join(words)!r}", where="sia sandbox run", fix=fix)
+    AllowList(entries)
+    return entries
 
 
 def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -184,6 +204,9 @@ def _report(outcome: Outcome, changes: list[Change], limits: Limits, *, json: bo
             "inodes": f"{limits.inodes} files",
         }
         print(f"sia: ended by the limit of {bounds[outcome.limit]}", file=sys.stderr)
+    for made in outcome.connections[:LISTED]:
+        text = f"{made.sent} bytes sent, {made.received} received" if made.allowed and not made.detail else made.detail
+        print(f"@ {printable(made.host) or '?'}:{made.port} {printable(text)}", file=sys.stderr)
     for change in changes[:LISTED]:
         slash = "/" if change.is_directory else ""
         print(f"{SIGNS[change.kind]} {printable(change.path)}{slash}", file=sys.stderr)

@@ -40,6 +40,7 @@ def check(
     json_
         Print the findings as JSON.
     """
+    from orchestrator import rootfs
     from orchestrator.errors import UsageError
     from orchestrator.task_check import check_task
     from orchestrator.task_files import prepare
@@ -51,6 +52,8 @@ def check(
     results = []
     with _laboratory() as (host, home, tools, scratch):
         for task in tasks:
+            if task.rootfs is not None:
+                rootfs.check(host, task, tools.environment, "the verifier's environment")
             files = prepare(task, host, scratch / "files")
             result = check_task(host, home, files, tools, scratch / "try", adversarial=adversarial)
             results.append(result)
