@@ -243,7 +243,7 @@ def _layout(directory: Path, file: _File, *, built: bool) -> Layout:
     environment = directory / "environment"
     workdir = file.environment.workdir or DEFAULT_WORKDIR
     if (environment / "Dockerfile").is_file():
-        return read_dockerfile(environment / "Dockerfile", workdir)
+        return read_dockerfile(environment / "Dockerfile", workdir, built=built)
     compose = next(environment.glob("docker-compose.y*ml"), None)
     if compose:
         raise ConfigError("several containers are not supported", where=str(compose), fix="use one environment")

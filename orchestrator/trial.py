@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sandbox.host import Host
 
 STDOUT_CAP = 4 * 1024 * 1024  # bytes of an instance's output that are kept, and shown to the verifier
+KEPT_CONNECTIONS = 200  # of the instance, and of the verifier, in the record
 KEPT_WORKDIR_BYTES = 256 * 1024 * 1024
 POLL_SECONDS = 0.25  # how late a stop from outside is noticed
 GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (CONTRACT.md: SIGTERM)

@@ -191,7 +191,7 @@ def _run(
         try:
             return replace(run, reward=read_reward(logs))
         except NoReward as error:
-            return _Run(None, f"{error} (test.sh exited with {outcome.exit_code})", outcome.seconds)
+            return replace(run, reason=f"{error} (test.sh exited with {outcome.exit_code})")
     finally:
         host.remove(layers)
 
