@@ -107,10 +107,10 @@ class _Trial:
     def run(self) -> TrialRecord:
         """Everything of `run_trial` but the cleaning up."""
         spec = self.spec
+        rootfs.check_trial(self.context.host, self.task, spec.build.environment, self.context.verifier_env)
         journal = Journal.create(self.context.store, spec.id, self._meta())
         line = self._line(journal)
         try:
-        rootfs.check_trial(self.context.host, self.task, spec.build.environment, self.context.verifier_env)
             line.start()
             outcome = self._instance(line)
         except SandboxFailed as error:
@@ -120,12 +120,12 @@ class _Trial:
         journal.seal()
         ending = judge_ending(outcome, line, spec.limits)
         self.notes += line.notes
-        compared = self._compare_log(journal)
-        behaviour = answers.metrics(journal, spec.build.schema)
-        self.notes += [behaviour.note] if behaviour.note else []
         if outcome.connections_dropped or len(outcome.connections) > KEPT_CONNECTIONS:
             count = outcome.connections_dropped + len(outcome.connections)
             self.notes.append(f"{count:,} connections, of which the first {KEPT_CONNECTIONS} are in the record")
+        compared = self._compare_log(journal)
+        behaviour = answers.metrics(journal, spec.build.schema)
+        self.notes += [behaviour.note] if behaviour.note else []
         changes = self._changes()
         if spec.keep_workdir:
             self._keep_workdir()
@@ -202,17 +202,17 @@ class _Trial:
             task_key=spec.task.key,
             journal_head=journal.head,
             notes=tuple(dict.fromkeys(self.notes)),
+            connections=self._connections(outcome, reward),
         )
 
-    def _meta(self) -> dict[str, Any]:
-            connections=self._connections(outcome, reward),
-        spec = self.spec
-        return {
     def _connections(self, outcome: Outcome, reward: Reward) -> tuple[dict[str, Any], ...]:
         """What went through the task's allow-list, the first of each side."""
         sides = (("instance", outcome.connections), ("verifier", reward.connections))
         return tuple({"by": by, **asdict(one)} for by, made in sides for one in made[:KEPT_CONNECTIONS])
 
+    def _meta(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
             "kind": "trial",
             "campaign": spec.campaign,
             "arm": spec.arm,

@@ -138,9 +138,9 @@ def verifier_spec(files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path,
         hostname="verifier",
         network="host" if task.allow_internet else task.network or "none",
         python=tools.environment / "bin" / "python",
+        rootfs=task.rootfs,
     )
 
-        rootfs=task.rootfs,
 
 def task_limits(task: Task, seconds: float) -> Limits:
     """The bounds that a task asks for, the defaults where it asks for none."""
@@ -158,9 +158,9 @@ class _Run:
     reason: str
     seconds: float
     setup_failed: bool = False
-
-
     connections: tuple[Connection, ...] = ()
+
+
 def _run(
     host: Host,
     files: TaskFiles,
@@ -185,9 +185,9 @@ def _run(
         if outcome.setup_error is not None:
             return _Run(None, outcome.setup_error, outcome.seconds, setup_failed=True)
         failure = _not_by_itself(outcome, files.task)
+        run = _Run(None, failure, outcome.seconds, connections=outcome.connections)
         if failure:
             return run
-        run = _Run(None, failure, outcome.seconds, connections=outcome.connections)
         try:
             return replace(run, reward=read_reward(logs))
         except NoReward as error:
