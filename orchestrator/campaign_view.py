@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,15 @@ class CampaignView:
     @property
     def forgeable(self) -> tuple[str, ...]:
         """Tasks whose reward a hostile candidate could forge, as their trials' records say."""
-        marked = {trial.task for trial in self.trials if trial.record and trial.record.get("forgeable")}
+        return self._marked(lambda forgeable: bool(forgeable))
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Tasks on which nobody had tried the tricks, as their trials' records say: forgeable or not is unknown."""
+        return self._marked(lambda forgeable: forgeable is None)
+
+    def _marked(self, wanted: Callable[[bool | None], bool]) -> tuple[str, ...]:
+        marked = {trial.task for trial in self.trials if trial.record and wanted(trial.record.get("forgeable"))}
         return tuple(task.name for task in self.tasks if task.name in marked)
 
     def cell(self, arm: str, task: str) -> tuple[TrialRow, ...]:

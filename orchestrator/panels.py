@@ -97,13 +97,26 @@ def matrix(view: CampaignView) -> Table:
     table.add_column("task", overflow="fold")
     for arm in view.arms:
         table.add_column(Text(one_line(arm.name, 40)), justify="right", overflow="fold")
-    forgeable = set(view.forgeable)
     for task in view.tasks:
-        marks = (" *" if task.name in forgeable else "") + (" (sealed)" if task.split == "sealed" else "")
+        marks = forgeability_mark(view, task.name) + (" (sealed)" if task.split == "sealed" else "")
         table.add_row(Text(one_line(task.name, 60) + marks), *(_cell(view, arm.name, task.name) for arm in view.arms))
-    if forgeable:
-        table.caption = "* forgeable: a hostile candidate could give itself this reward"
+    table.caption = "\n".join(forgeability_notes(view)) or None
     return table
+
+
+def forgeability_mark(view: CampaignView, task: str) -> str:
+    """The sign behind a task's name that `forgeability_notes` explains."""
+    return " *" if task in view.forgeable else " ?" if task in view.unchecked else ""
+
+
+def forgeability_notes(view: CampaignView) -> list[str]:
+    """What must be said of rewards that can't be trusted, or that nobody has tried to forge."""
+    notes = []
+    if view.forgeable:
+        notes.append("* forgeable: a hostile candidate could give itself this reward")
+    if view.unchecked:
+        notes.append("? unchecked: nobody has tried to forge this reward (sia task check --adversarial)")
+    return notes
 
 
 def _cell(view: CampaignView, arm: str, task: str) -> Text:

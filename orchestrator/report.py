@@ -126,10 +126,9 @@ def _verdicts(view: CampaignView) -> _Grid:
 
 
 def _rewards(view: CampaignView) -> _Grid:
-    forgeable = set(view.forgeable)
     rows = [
         (
-            one_line(task.name, 60) + (" *" if task.name in forgeable else ""),
+            one_line(task.name, 60) + panels.forgeability_mark(view, task.name),
             *(_number(view.mean_reward(arm.name, task.name)) for arm in view.arms),
         )
         for task in view.tasks
@@ -198,9 +197,7 @@ def _trials(view: CampaignView) -> _Grid:
 
 
 def _notes(view: CampaignView) -> list[str]:
-    notes = []
-    if view.forgeable:
-        notes.append("* forgeable: a hostile candidate could give itself this reward (sia task check --adversarial).")
+    notes = [f"{note}." for note in panels.forgeability_notes(view)]
     if view.error:
         notes.append(f"Error: {one_line(view.error, 400)}")
     seen = {one_line(note, 200) for t in view.trials if t.record for note in t.record.get("notes", ())}

@@ -44,6 +44,7 @@ KEPT_CONNECTIONS = 200  # of the instance, and of the verifier, in the record
 KEPT_WORKDIR_BYTES = 256 * 1024 * 1024
 POLL_SECONDS = 0.25  # how late a stop from outside is noticed
 GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (CONTRACT.md: SIGTERM)
+CLOSED_SECONDS = 3.0  # that an instance may run on after it has closed its engine line
 SPARE_SECONDS = 10.0  # beyond the sandbox's own wall clock limit, before it is ended from here too
 
 
@@ -101,6 +102,7 @@ class _Trial:
         self.notes = list(self.task.notes)
         self.places: dict[str, Overlay] = {}
         self.data: Overlay | None = None
+        self.gave_up = False
         self.limits = trial_limits(spec.limits, self.task)
         self.tools = VerifierTools.prepare(context.host, context.home, context.verifier_env)
 
@@ -118,7 +120,7 @@ class _Trial:
         finally:
             line.close()
         journal.seal()
-        ending = judge_ending(outcome, line, spec.limits)
+        ending = judge_ending(outcome, line, spec.limits, gave_up=self.gave_up)
         self.notes += line.notes
         if outcome.connections_dropped or len(outcome.connections) > KEPT_CONNECTIONS:
             count = outcome.connections_dropped + len(outcome.connections)
@@ -280,6 +282,9 @@ class _Trial:
                 raise Stopped
             if line.ended is not None:
                 no_line_since = no_line_since or now
+            if line.ended == "closed" and now > no_line_since + CLOSED_SECONDS:
+                self.gave_up = True  # what it works with; so it is not asked to end in order
+                return instance.terminate(0.0)
             if (no_line_since and now > no_line_since + GRACE_SECONDS) or now > last:
                 return instance.terminate(GRACE_SECONDS if now <= last else 0.0)
 

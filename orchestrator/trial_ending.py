@@ -25,14 +25,19 @@ class Ending:
     detail: str = ""
 
 
-def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits) -> Ending:
-    """How a trial ended, from what the sandbox and the broker saw; nothing that the instance says is asked."""
+def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits, *, gave_up: bool = False) -> Ending:
+    """How a trial ended, from what the sandbox and the broker saw; nothing that the instance says is asked.
+
+    `gave_up`: it was killed because it had closed its engine line and ran on.
+    """
     if outcome.setup_error is not None:
         return Ending("invalid", f"the sandbox could not be set up: {outcome.setup_error}")
     if line.outage is not None:
         return Ending("invalid", f"engine outage: {line.outage}")
     if line.ended == "journal":
         return Ending("invalid", "the journal could not be written")
+    if gave_up:
+        return Ending("crashed", "it closed its engine line and ran on")
     if outcome.limit is not None:
         return Ending("limit", outcome.limit)
     spent = _spent(line.usage, limits) if line.ended in ("budget", "abuse") else ""

@@ -39,7 +39,7 @@ class TrialRecord:
     context_growth: float
     peak_memory_mb: float | None
     memory_enforcer: str
-    forgeable: bool
+    forgeable: bool | None  # of the task's reward; None: never tried (`sia task check --adversarial`)
     changes: int  # files and directories that the instance added, changed or removed
     tree: str  # tree hash of the agent paths that ran
     task_key: str  # content hash of the task that ran

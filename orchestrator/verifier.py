@@ -102,10 +102,12 @@ def verify(
     return Reward(0.0, "failed", f"no reward counts: {reason}", seconds, forgeable, tuple(connections))
 
 
-def is_forgeable(home: Home, files: TaskFiles) -> bool:
-    """Whether reports must say that this task's reward can be forged, as far as it is known."""
+def is_forgeable(home: Home, files: TaskFiles) -> bool | None:
+    """Whether reports must say that this task's reward can be forged; None where nobody has tried the tricks on it."""
+    if not files.task.safe_path or confine.version() == 0:
+        return True
     mark = read_mark(home, files.key)
-    return not files.task.safe_path or confine.version() == 0 or bool(mark and mark.forgeable)
+    return None if mark is None or mark.forgeable is None else bool(mark.forgeable)
 
 
 def verifier_spec(files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path, tools: VerifierTools) -> SandboxSpec:

@@ -58,7 +58,7 @@ def record(trial: Any, campaign: str, reward: float | None, **more: Any) -> Tria
         "context_growth": 1.0,
         "peak_memory_mb": 30.0,
         "memory_enforcer": "watchdog",
-        "forgeable": trial.task == "t0",
+        "forgeable": {"t0": True, "t1": None}.get(trial.task, False),
         "changes": 1,
         "tree": COMMIT,
         "task_key": "k",
@@ -133,7 +133,7 @@ def test_the_markdown_report_keeps_its_tables(home: Home) -> None:
         if block.startswith("|"):
             bars = {line.replace("\\|", "").count("|") for line in block.splitlines()}
             assert len(bars) == 1, block
-    assert "disqualified" in text and "forgeable" in text
+    assert "disqualified" in text and "forgeable" in text and "unchecked" in text
 
 
 def test_the_same_campaign_gives_the_same_bytes(home: Home) -> None:
@@ -168,7 +168,7 @@ def test_what_is_stored_is_what_the_verdict_says(home: Home) -> None:
         "plain": "equivalent",
     }
     json.dumps(view.to_json())
-    assert view.forgeable == ("t0",)
+    assert (view.forgeable, view.unchecked) == (("t0",), ("t1",))
 
 
 def test_the_gate_reads_the_newest_finished_verdict(home: Home) -> None:

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.agent_build import AgentBuild
 from orchestrator.broker import Usage
 from orchestrator.config import CampaignLimits
+from orchestrator.engines.host import EngineHost
 from orchestrator.forgeability import read_mark
 from orchestrator.journal import Journal
 from orchestrator.tasks import load_task
@@ -170,11 +171,61 @@ def test_bad_input_instance_never_ends(kit: TrialKit) -> None:
 
 
 @pytest.mark.bad_input
-def test_bad_input_instance_closes_its_engine_socket(kit: TrialKit) -> None:
-    program = "import os, time\nos.close(int(os.environ['SIA_ENGINE_FD']))\ntime.sleep(1000)"
-    record = kit.run(program, seconds=1.0)
+@pytest.mark.parametrize("how", ["engine.close()", "engine.shutdown(socket.SHUT_RDWR)"])
+def test_bad_input_instance_closes_its_engine_socket(kit: TrialKit, how: str) -> None:
+    """It runs on: it is ended within seconds, as crashed, and not at the limit of time with its files judged."""
+    record = kit.run(
+        ENGINE + ANSWERS.join(("\n    ", f"    {how}\n    import time\n    time.sleep(1000)\n")), seconds=60
+    )
     print(record.outcome, record.detail)
-    assert (record.outcome, record.detail, record.reward) == ("limit", "seconds", 0.0)
+    assert (record.outcome, record.detail) == ("crashed", "it closed its engine line and ran on")
+    assert record.reward == 0.0 and record.seconds < 8
+
+
+def test_an_instance_may_close_its_line_before_it_ends(kit: TrialKit) -> None:
+    program = ENGINE + ANSWERS.join(("\n    ", "    engine.close()\n    import time\n    time.sleep(1)\n"))
+    record = kit.run(program, seconds=60)
+    assert (record.outcome, record.reward) == ("completed", 1.0)
+
+
+SLEEPY_ENGINE = """
+import pathlib, select, socket, sys
+listener = socket.socket(fileno=0)
+while True:
+    line, _ = listener.accept()
+    data = b""
+    while not data.endswith(b"\\x04"):
+        data += line.recv(65536)
+    line.sendall(b"<reasoning>and")
+    poller = select.poll()
+    poller.register(line, 0)
+    poller.poll(30000)
+    pathlib.Path(sys.argv[1]).write_text("cancelled")
+    line.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["engine.close()", "engine.shutdown(socket.SHUT_RDWR)"])
+def test_a_generation_is_cancelled_when_the_instance_closes_the_line(kit: TrialKit, how: str) -> None:
+    told = kit.directory / "told"
+    engine = EngineHost("sleepy", ("python", "-c", SLEEPY_ENGINE, str(told)), kit.directory, kit.directory / "log")
+    engine.start()
+    kit.stack.callback(engine.close)
+    program = (
+        ENGINE
+        + f"""
+    import time
+    engine.sendall(INFER + b"\\x04")
+    engine.recv(5)
+    {how}
+    time.sleep(1000)
+"""
+    )
+    begun = time.monotonic()
+    context = replace(kit.context(), engine=engine)
+    record = run_trial(context, kit.spec(kit.instance(program), kit.task(), seconds=60.0))
+    assert (record.outcome, record.iterations) == ("crashed", 0), record.detail
+    assert told.read_text() == "cancelled" and time.monotonic() - begun < 25
 
 
 @pytest.mark.bad_input

@@ -79,7 +79,7 @@ def test_reward_and_what_tests_can_see(kit: TrialKit) -> None:
     echo 0.5 > /logs/verifier/reward.txt
     """
     reward = reward_of(kit, kit.task(test), {"answer": "42"})
-    assert (reward.value, reward.outcome, reward.detail, reward.forgeable) == (0.5, "ok", "", False), (
+    assert (reward.value, reward.outcome, reward.detail, reward.forgeable) == (0.5, "ok", "", None), (
         reward.detail,
         _output(kit),
     )
@@ -187,7 +187,11 @@ def test_our_own_failure_is_invalid(kit: TrialKit) -> None:
 
 def test_forgeable_mark_is_reported(kit: TrialKit) -> None:
     task = kit.task()
-    assert not reward_of(kit, task, {"answer": "42"}).forgeable
+    assert reward_of(kit, task, {"answer": "42"}).forgeable is None
+    write_mark(kit.home, task.key, Mark(True, None))  # a check without tricks says nothing of them
+    assert reward_of(kit, task, {"answer": "42"}).forgeable is None
+    write_mark(kit.home, task.key, Mark(True, ()))
+    assert reward_of(kit, task, {"answer": "42"}).forgeable is False
     write_mark(kit.home, task.key, Mark(True, ("planted modules",)))
     write_mark(kit.home, task.key, Mark(True, None))  # a check without tricks does not clear it
     assert reward_of(kit, task, {"answer": "42"}).forgeable
