@@ -1,0 +1,11 @@
+"""What keeps a schema from being compiled."""
+
+from __future__ import annotations
+
+
+class Unsupported(Exception):
+    """The schema uses something that has no automaton here. `construct` is its name (`xs:any`, `maxLength`, `size`)."""
+
+    def __init__(self, construct: str, why: str = "") -> None:
+        super().__init__(f"{construct}: {why}" if why else construct)
+        self.construct = construct
