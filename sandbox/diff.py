@@ -52,7 +52,8 @@ def diff(lowers: Sequence[Path], upper: Path) -> Iterator[Change]:
 
 
 def _walk(new: Cursor, old: Cursor) -> Iterator[Change]:
-    prefixes, queues = [""], [_listing(new, old)]
+    prefixes, hidden = [""], [new.opaque]
+    queues = [_listing(new, old, hidden[-1])]
     while queues:
         for name, status in queues[-1]:
             path = prefixes[-1] + name
@@ -64,20 +65,22 @@ def _walk(new: Cursor, old: Cursor) -> Iterator[Change]:
                 new.enter(name)
                 old.enter(name)
                 prefixes.append(f"{path}/")
-                queues.append(_listing(new, old))
+                hidden.append(hidden[-1] or new.opaque)  # below an opaque directory nothing else carries the mark
+                queues.append(_listing(new, old, hidden[-1]))
                 break
         else:
             queues.pop()
+            hidden.pop()
             prefixes.pop()
             if queues:
                 new.leave()
                 old.leave()
 
 
-def _listing(new: Cursor, old: Cursor) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Names in the upper with their status; and, with None, what an opaque directory hides and does not have again."""
+def _listing(new: Cursor, old: Cursor, hidden: bool) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Names in the upper with their status; and, with None, what it hides as a whole and does not have again."""
     found: list[tuple[str, os.stat_result | None]] = list(new.entries())
-    if old.is_directory and new.opaque:
+    if old.is_directory and hidden:
         here = {name for name, _ in found}
         found = sorted([*found, *((name, None) for name in old.merged() if name not in here)], key=lambda item: item[0])
     return iter(found)
