@@ -143,7 +143,8 @@ def test_bounds_as_libxml2_sees_them(bound: object, facet: str, numerals: list[s
         assert found.accepts(f"<a>{numeral}</a>") == valid(document, f"<a>{numeral}</a>"), numeral
 
 
-PATTERN_PARTS = st.sampled_from(["a", "b", "[ab]", "[^a]", ".", r"\d", r"\s", r"\-", "(a|bb)", "[a-c]", "(x{1,2})"])
+# Without negated classes: where one overlaps the class after it, libxml2 2.14 refuses what it should match.
+PATTERN_PARTS = st.sampled_from(["a", "b", "[ab]", ".", r"\d", r"\s", r"\-", "(a|bb)", "[a-c]", "(x{1,2})"])
 PATTERNS = st.lists(st.tuples(PATTERN_PARTS, st.sampled_from(["", "", "?", "*", "+", "{2}"])), min_size=1, max_size=5)
 
 
