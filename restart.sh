@@ -14,6 +14,11 @@ if [ -z "${SIA:-}" ]; then
     SIA=sia
     [ -x "$here/.venv/bin/sia" ] && SIA=$here/.venv/bin/sia
 fi
+if ! command -v "$SIA" >/dev/null; then
+    echo "restart.sh: $SIA: no such command" >&2
+    echo "  fix: install SIA (scripts/setup makes $here/.venv), or name the command in SIA" >&2
+    exit 78
+fi
 pause_first=${SIA_PAUSE:-1}
 pause_cap=${SIA_PAUSE_CAP:-60}
 steady=${SIA_STEADY:-300}

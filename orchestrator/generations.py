@@ -261,7 +261,7 @@ class Ledger:
             self._event("hold", "engine", cause)
             if not self._give_back(promotion, cause) and promotion.tries == 0:
                 return self._doom(promotion, "exhausted", cause)
-            return self._move("outage", cause=f"engine: {cause}")
+            return self._move("outage", cause=cause)
 
     def engine_back(self) -> None:
         """HOLD → TRIAL."""

@@ -64,7 +64,8 @@ class Supervisor:
         name = engine or (settings.main.engine if settings.main else None)
         if name is None or name not in settings.engines:
             what = f"there is no [engines.{name}]" if name else "[main] engine is not set"
-            fix = f"name one of: {', '.join(settings.engines) or 'none is defined, add [engines.NAME]'}"
+            known = ", ".join(settings.engines)
+            fix = f"name one of these: {known}" if known else "define one: [engines.NAME] with its command, and name it"
             raise ConfigError(what, where=str(home.checkout / "sia.toml"), fix=fix)
         self._home, self._settings, self._once = home, settings, once
         self._engine_name = name
@@ -299,14 +300,13 @@ class Supervisor:
                 self._row.state = "running"
         elif time.monotonic() - main.started > rules.timeout_sec:
             silent = main.line.engine_silent
-            ours = main.engine_out or (
-                f"the engine was silent for {silent:.0f} s" if silent > rules.timeout_sec / 2 else ""
-            )
+            ours = main.engine_out or (f"silent for {silent:.0f} s" if silent > rules.timeout_sec / 2 else "")
             cause = (
                 f"no progress: {main.valid} of {rules.healthy_iterations} valid iterations in {rules.timeout_sec:g} s"
             )
-            self._finish(main, main.terminate(), ours or cause)
-            self._outage(ours) if ours else self._failed(cause)
+            cause = f"engine: {ours}" if ours else cause
+            self._finish(main, main.terminate(), cause)
+            self._outage(cause) if ours else self._failed(cause)
 
     def _failed(self, cause: str) -> None:
         self._ledger.failed(cause)

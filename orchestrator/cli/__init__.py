@@ -34,6 +34,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("log verify", "orchestrator.cli.log:verify", "Check a journal's hash chain."),
     ("log export", "orchestrator.cli.log:export", "Export a trajectory (ATIF)."),
     ("sandbox run", "orchestrator.cli.sandbox:run", "Run any command in a sandbox, and show what it changed."),
+    ("sandbox diff", "orchestrator.cli.sandbox_diff:diff_command", "List what an upper layer changed."),
 )
 
 GROUPS = {
@@ -55,6 +56,7 @@ def build_app() -> App:
         help="A sandboxed self-improvement orchestrator for LLM agents.",
         version=_version,
         default_parameter=Parameter(negative=()),  # no --no-json beside --json
+        suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was interrupted
     )
     groups: dict[str, App] = {}
     for words, target, text in COMMANDS:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from orchestrator import database
-from orchestrator.cli.promote_lines import promotion_line
+from orchestrator.cli.promote_lines import SAYS, promotion_line
 from orchestrator.errors import Failed
 from orchestrator.generations import Ledger
 from orchestrator.home import open_home
@@ -168,8 +168,13 @@ def _conclude(home: Home, connection: sqlite3.Connection, promotion: Promotion, 
 def _waited(home: Home, connection: sqlite3.Connection, promotion: Promotion) -> Promotion:
     """The promotion once it is decided. Raises Failed if nobody is there to decide it."""
     ledger = Ledger(connection)
-    alone = 0
+    alone, told = 0, ""
     while (promotion := ledger.promotion(promotion.id)).outcome is None:
+        standing = ledger.standing()
+        said = f"{standing.state}: {standing.cause or SAYS[standing.state]}"
+        if said != told and standing.promotion:
+            print(one_line(said, 300), file=sys.stderr)
+            told = said
         alone = alone + 1 if holder(home) is None else 0
         if alone > 50:  # ten seconds: longer than restart.sh needs to bring it back
             fix = "start `./restart.sh`; the promotion is kept and goes on then"

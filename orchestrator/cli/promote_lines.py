@@ -1,10 +1,20 @@
-"""A promotion in one line, for `sia generations`, `sia promote` and `sia status` (imports next to nothing)."""
+"""A state in words, a promotion in one line: for `sia generations`, `promote`, `status` (imports next to nothing)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from orchestrator.untrusted import one_line
+
+SAYS = {
+    "STABLE": "",
+    "STAGED": "a candidate is staged and waits for approval: `sia promote`",
+    "INTENT": "a change of main has begun",
+    "TRIAL": "a generation is on trial",
+    "HOLD": "on hold, nothing is judged",
+    "ROLLBACK": "rolling back",
+    "SAFE": "SAFE: no agent runs; decide with `sia rollback [GENERATION]` or promote a repaired candidate",
+}
 
 
 def promotion_line(promotion: dict[str, Any]) -> str:
@@ -13,4 +23,5 @@ def promotion_line(promotion: dict[str, Any]) -> str:
     cause = f": {promotion['cause']}" if promotion["cause"] else ""
     to = f"generation {promotion['new']}" if promotion["new"] else promotion["new_commit"][:12]
     head = f"{promotion['kind']} {promotion['id']} from generation {promotion['old']} to {to}"
-    return one_line(f"{head} ({promotion['candidate']}): {outcome}{cause}", 300)
+    name = f" ({promotion['candidate']})" if promotion["kind"] == "promotion" else ""
+    return one_line(f"{head}{name}: {outcome}{cause}", 300)

@@ -10,22 +10,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from orchestrator.cli.promote_lines import promotion_line
+from orchestrator.cli.promote_lines import SAYS, promotion_line
 from orchestrator.errors import ConfigError
 from orchestrator.home import Home, locate
 from orchestrator.processes import alive
 from orchestrator.supervisor_lock import holder
 from orchestrator.untrusted import one_line
-
-SAYS = {
-    "STABLE": "",
-    "STAGED": "a candidate is staged and waits for approval: `sia promote`",
-    "INTENT": "a change of main has begun",
-    "TRIAL": "a generation is on trial",
-    "HOLD": "on hold, nothing is judged",
-    "ROLLBACK": "rolling back",
-    "SAFE": "SAFE: no agent runs; decide with `sia rollback [GENERATION]` or promote a repaired candidate",
-}
 
 
 def status(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
@@ -103,7 +93,9 @@ def _running(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
             values["orphans"].append(instance)
         elif row["kind"] == "main":
             launch = connection.execute("SELECT generation, valid FROM launch WHERE nonce = ?", (row["id"],)).fetchone()
-            values["main"] = {**instance, **(dict(launch) if launch else {})}
+            instance |= dict(launch) if launch else {}
+            instance["iterations"] = max(instance["iterations"], instance.get("valid", 0))  # written more often
+            values["main"] = instance
         else:
             values["tests"].append(instance)
 

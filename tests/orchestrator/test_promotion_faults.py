@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BY_THE_COMMAND = ("exported", "staged", "intent")  # steps that `sia promote` takes; the others are the supervisor's
 ON_THE_WAY_BACK = ("failed", "rollback", "ref_back", "returned", "old_launched")
+BACK = [*ON_THE_WAY_BACK, "launched", "launch_counted"]
 GOOD = [step for step in faults.STEPS if step not in ON_THE_WAY_BACK]
 
 
@@ -84,29 +85,33 @@ def walk(kit: MainKit, steps: Sequence[str]) -> None:
             kit.until(f"all messages after {step}", lambda: kit.heard() == sent)
 
 
-@pytest.mark.parametrize("step", [*ON_THE_WAY_BACK, "launched", "launch_counted"])
-def test_every_step_of_a_rollback(tmp_path: Path, environments: Path, step: str) -> None:
-    """The new generation is broken, and the supervisor is killed on the way back."""
+@pytest.mark.parametrize("steps", [BACK[:4], BACK[4:]], ids=lambda steps: f"{steps[0]}-{steps[-1]}")
+def test_every_step_of_a_rollback(tmp_path: Path, environments: Path, steps: list[str]) -> None:
+    """The new generation is broken, and the supervisor is killed on the way back; one candidate after the other."""
     kit = MainKit(tmp_path, environments)
     with kit.supervise():
         kit.until("main to work", lambda: kit.works(4))
-    kit.branch("brittle", top=BRITTLE)
-    kit.judge("brittle")
     old = kit.head()
-    assert kit.sia("send", "m0").returncode == 0
-    assert kit.sia("promote", "brittle").returncode == 0
-    new = kit.standing().promotion.new_commit
-    dies(kit, step)
-    check_invariants(kit, {old, new})
-    with kit.supervise():
-        kit.until("the old one to hold up", lambda: kit.standing().state == states.STABLE and kit.works())
-        assert kit.head() == kit.standing().generation.commit == old
-        kit.until("the message", lambda: kit.heard() == ["m0"])
-        with kit.database() as connection:
-            ledger = Ledger(connection)
-            assert ledger.promotions()[0].outcome == "rolled_back"
-            assert ledger.bad(ledger.promotions()[0].tree)
-        check_invariants(kit, {old})
+    sent: list[str] = []
+    for number, step in enumerate(steps):
+        kit.branch(f"brittle{number}", top=BRITTLE)
+        kit.judge(f"brittle{number}")
+        sent.append(f"m{number}")
+        assert kit.sia("send", sent[-1]).returncode == 0
+        assert kit.sia("promote", f"brittle{number}").returncode == 0
+        new = kit.standing().promotion.new_commit
+        dies(kit, step)
+        check_invariants(kit, {old, new})
+        with kit.supervise():
+            kit.until("the old one to hold up", lambda: kit.standing().state == states.STABLE and kit.works())
+            assert kit.head() == kit.standing().generation.commit == old, step
+            kit.until(f"all messages after {step}", lambda: kit.heard() == sent)
+            with kit.database() as connection:
+                ledger = Ledger(connection)
+                promotion = ledger.promotions()[number]
+                assert promotion.outcome == "rolled_back", step
+                assert ledger.bad(promotion.tree), step
+            check_invariants(kit, {old})
 
 
 def test_killed_at_the_same_step_again_and_again(tmp_path: Path, environments: Path) -> None:

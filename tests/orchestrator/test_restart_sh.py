@@ -125,3 +125,12 @@ def test_a_signal_during_the_pause_stops_it(supervise) -> None:
     time.sleep(0.1)
     process.terminate()
     assert process.wait(10) == 1
+
+
+@pytest.mark.bad_input
+def test_bad_input_no_such_command() -> None:
+    env = {**os.environ, "SIA": "/no/such/sia"}
+    done = subprocess.run(["sh", str(SCRIPT)], env=env, capture_output=True, text=True, timeout=10, check=False)
+    print(done.stderr)
+    assert done.returncode == 78
+    assert "/no/such/sia: no such command" in done.stderr and "fix:" in done.stderr

@@ -78,7 +78,9 @@ def test_bad_input_engine_command_that_does_not_exist(kit: MainKit) -> None:
 
 @pytest.mark.bad_input
 def test_bad_input_no_engine_for_main(kit: MainKit) -> None:
-    kit.write("sia.toml", (kit.repo / "sia.toml").read_text().replace('[main]\nengine = "test"\n', ""))
+    kit.write(
+        "sia.toml", (kit.repo / "sia.toml").read_text().replace('[main]\nengine = "test"\nsteady_sec = 0.2\n', "")
+    )
     done = kit.sia("supervise")
     print(done.stderr)
     assert done.returncode == 78
