@@ -61,15 +61,15 @@ def is_public(text: str) -> bool:
         address = _plain(ipaddress.ip_address(text))
     except ValueError:
         return False
+    if isinstance(address, ipaddress.IPv6Address) and address in NAT64:
+        return is_public(str(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)))
     if address.is_multicast or address.is_reserved or address.is_unspecified or not address.is_global:
         return False
     if isinstance(address, ipaddress.IPv4Address):
         return True
     if address.is_site_local or address in LOCAL_NAT64:
         return False
-    embedded = [address.sixtofour, *(address.teredo or ())]
-    if address in NAT64:
-        embedded.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    embedded = (address.sixtofour, *(address.teredo or ()))
     return all(inner is None or is_public(str(inner)) for inner in embedded)
 
 
