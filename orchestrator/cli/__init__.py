@@ -35,6 +35,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("log export", "orchestrator.cli.log:export", "Export a trajectory (ATIF)."),
     ("sandbox run", "orchestrator.cli.sandbox:run", "Run any command in a sandbox, and show what it changed."),
     ("sandbox diff", "orchestrator.cli.sandbox_diff:diff_command", "List what an upper layer changed."),
+    ("sandbox diff", "orchestrator.cli.sandbox_diff:diff_command", "List what an upper layer changed."),
 )
 
 GROUPS = {

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json as jsonlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +17,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from orchestrator import durable
+from orchestrator.cli.sandbox_diff import LISTED, RECORD, show
 from orchestrator.errors import UsageError
 from orchestrator.untrusted import printable
 from sandbox import advice, filesystems, layers
@@ -26,11 +29,9 @@ from sandbox.host import Host
 from sandbox.process import Outcome, Sandbox
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
 
-LISTED = 200  # changes shown to a person
 PATIENCE = 0.05  # seconds until a signal is passed on, at most
 GRACE = 5.0  # seconds between Ctrl-C and the end
 COPY_LIMIT = 4 << 30
-SIGNS = {"added": "+", "modified": "M", "deleted": "-", "type": "T", "mode": "m"}
 
 
 def run(
@@ -42,6 +43,7 @@ def run(
     processes: int = 256,
     seconds: float | None = None,
     workdir: Path | None = None,
+    keep: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run COMMAND in a sandbox over the current directory. The directory itself is never written.
@@ -67,6 +69,8 @@ def run(
         Wall clock time. Default: unlimited.
     workdir
         The directory to run in, instead of the current one.
+    keep
+        A new directory in which to keep what was written: its `upper` for `sia sandbox diff`, and the outcome.
     json
         Print the outcome and the changes as one line of JSON on stdout, after the command's own output.
     """
@@ -78,7 +82,7 @@ def run(
     if not lower.is_dir():
         raise UsageError("there is no such directory", where=str(lower))
     limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
-    with _scratch(lower) as scratch, Host.detect(scratch / "state") as host:
+    with _scratch(lower, keep) as scratch, Host.detect(scratch / "state") as host:
         layer = _layer(host, lower, scratch)
         upper, work = host.make_upper(scratch / "state", "0")
         python = Path(sys.executable)
@@ -95,7 +99,12 @@ def run(
         )
         outcome = _attend(host, spec)
         changes = list(diff((layer,), upper))
-        host.remove(scratch / "state" / "0")
+        if keep is not None:
+            layers.freeze(host, upper, scratch / "upper")
+            record = {"lowers": [str(layer)], "command": command, "outcome": dataclasses.asdict(outcome)}
+            durable.write(scratch / RECORD, jsonlib.dumps(record).encode())
+        else:
+            host.remove(scratch / "state" / "0")
     _report(outcome, changes, limits, json=json)
     return _exit_code(outcome)
 
@@ -122,8 +131,12 @@ def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 @contextlib.contextmanager
-def _scratch(lower: Path) -> Iterator[Path]:
+def _scratch(lower: Path, keep: Path | None) -> Iterator[Path]:
     """A directory for the upper: outside the directory that it covers, and on a file system that can hold one."""
+    if keep is not None:
+        with _kept(lower, keep.absolute()) as directory:
+            yield directory
+        return
     refused = ""
     for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")):
         if place.is_dir() and os.access(place, os.W_OK) and not place.resolve().is_relative_to(lower):
@@ -138,6 +151,22 @@ def _scratch(lower: Path) -> Iterator[Path]:
             return
     where = refused.rstrip("; ") or str(lower)
     raise CannotIsolate("there is no place for the sandbox's own files", where=where, fix="set TMPDIR to a local disk")
+
+
+@contextlib.contextmanager
+def _kept(lower: Path, keep: Path) -> Iterator[Path]:
+    """The directory that stays, once its record is written."""
+    if keep.parent.resolve().is_relative_to(lower):
+        raise UsageError("lies in the directory that the sandbox shows", where=str(keep), fix="keep it elsewhere")
+    try:
+        keep.mkdir(mode=0o711)
+    except OSError as error:
+        raise UsageError(f"can't be created ({error.strerror})", where=str(keep), fix="name a new directory") from None
+    try:
+        yield keep
+    finally:
+        for name in ("state",) if (keep / RECORD).exists() else ("state", "upper", "copy", "."):
+            shutil.rmtree(keep / name, ignore_errors=True)
 
 
 def _layer(host: Host, lower: Path, scratch: Path) -> Path:
@@ -207,8 +236,4 @@ def _report(outcome: Outcome, changes: list[Change], limits: Limits, *, json: bo
     for made in outcome.connections[:LISTED]:
         text = f"{made.sent} bytes sent, {made.received} received" if made.allowed and not made.detail else made.detail
         print(f"@ {printable(made.host) or '?'}:{made.port} {printable(text)}", file=sys.stderr)
-    for change in changes[:LISTED]:
-        slash = "/" if change.is_directory else ""
-        print(f"{SIGNS[change.kind]} {printable(change.path)}{slash}", file=sys.stderr)
-    if len(changes) > LISTED:
-        print(f"… and {len(changes) - LISTED} more changes (all of them with --json)", file=sys.stderr)
+    show(changes, sys.stderr)

@@ -47,7 +47,26 @@ def test_json(project: Path) -> None:
     found = sia(project, "sandbox", "run", "--json", "--memory-mb", "300", "--", "sh", "-c", "echo x > 'n\033[31m'")
     record = json.loads(found.stdout)
     assert record["exit_code"] == 0 and record["limit"] is None
-    assert record["changes"] == [{"path": "n\033[31m", "kind": "added", "is_directory": False, "size": 2}]
+    assert record["changes"] == [{"path": "n\033[31m", "kind": "added", "is_directory": False, "size": 2, "also": []}]
+
+
+def test_what_was_kept_can_be_looked_at_later(project: Path, tmp_path: Path) -> None:
+    script = "echo c > a.txt; chmod 700 a.txt; rm b.txt; mkdir 'n\033[31mew'; chmod 700 sub"
+    found = sia(project, "sandbox", "run", "--keep", str(tmp_path / "kept"), "--", "sh", "-c", script)
+    assert found.returncode == 0, found.stderr
+    lines = ["Mm a.txt", "- b.txt", "+ new/", "m sub/"]
+    assert sorted(found.stderr.decode().splitlines()) == sorted(lines)
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["sandbox.json", "upper"]
+    later = sia(tmp_path, "sandbox", "diff", "kept")
+    assert sorted(later.stdout.decode().splitlines()) == sorted(lines)
+    same = sia(tmp_path, "sandbox", "diff", "kept/upper", "--lower", str(project), "--json")
+    records = [json.loads(line) for line in same.stdout.splitlines()]
+    assert {record["path"]: record["kind"] for record in records}["a.txt"] == "modified"
+    for words in (["nowhere"], ["kept/upper", "--lower", "nowhere"]):
+        wrong = sia(tmp_path, "sandbox", "diff", *words)
+        assert wrong.returncode == 2 and b"no such directory" in wrong.stderr
+    for keep in (str(tmp_path / "kept"), str(project / "in")):
+        assert sia(project, "sandbox", "run", "--keep", keep, "--", "true").returncode == 2
 
 
 def test_names_can_not_paint_the_terminal(project: Path) -> None:
