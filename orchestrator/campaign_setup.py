@@ -17,6 +17,7 @@ from orchestrator.campaign_view import BASELINE, ArmRow, CampaignView, TaskRow
 from orchestrator.config import Agent, Campaign, Engine, Settings, load_campaign, load_settings
 from orchestrator.errors import ConfigError, Failed, Refused, SiaError, UsageError
 from orchestrator.repository import Repository
+from orchestrator.sealed import refuse_again
 from orchestrator.task_files import content_key
 from orchestrator.tasks import Task, find_tasks, load_task
 from orchestrator.untrusted import one_line
@@ -91,6 +92,7 @@ def from_file(home: Home, file: Path, connection: sqlite3.Connection, say: Say) 
         )
         say(_described(name, candidate))
     _refuse(faults, len(campaign.candidates), file)
+    refuse_again(connection, rows, arms, file)
     return Setup(campaign, settings, generation.commit, tasks, rows, tuple(arms), builds)
 
 

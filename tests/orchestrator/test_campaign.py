@@ -273,3 +273,14 @@ def test_showing_changes_nothing(small: Workplace) -> None:
     for words in (("show",), ("show", "--trials"), ("list",), ("report",)):
         small.sia("campaign", *words)
     assert hashlib.sha256(database.read_bytes()).digest() == before
+
+
+def test_sealed_tasks_are_run_once_for_each_code(small: Workplace) -> None:
+    """Open tasks may be run again."""
+    small.write("tasks/task0/task.toml", '[task]\nsplit = "sealed"\n')
+    small.commit("seal a task")
+    small.campaign_file("careful")
+    small.sia("campaign", "run", "campaign.toml")
+    again = small.sia("campaign", "run", "campaign.toml", code=78).stderr
+    print(again)
+    assert "careful on task0 (campaign c0001)" in again and "task1" not in again

@@ -92,6 +92,20 @@ def test_any_program_can_keep_it(kit: TrialKit) -> None:
     assert failed(kit, SMALL) == {}
 
 
+def test_nothing_tells_of_the_check(kit: TrialKit) -> None:
+    """The supervisor listens here as in every other launch: an instance that looks for that finds no difference."""
+    looks = """
+import socket
+supervisor = socket.socket(socket.AF_UNIX)
+supervisor.connect("/run/sia/supervisor.sock")
+supervisor.sendall(b"<status/>\\x04")
+assert supervisor.recv(1000).startswith(b"The supervisor runs.")
+supervisor.close()
+"""
+    assert failed(kit, looks + SMALL) == {}
+    assert not list(kit.home.run.glob("s-*"))
+
+
 @pytest.mark.parametrize(
     ("fault", "number", "words"),
     [
