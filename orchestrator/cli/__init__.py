@@ -35,7 +35,6 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("log export", "orchestrator.cli.log:export", "Export a trajectory (ATIF)."),
     ("sandbox run", "orchestrator.cli.sandbox:run", "Run any command in a sandbox, and show what it changed."),
     ("sandbox diff", "orchestrator.cli.sandbox_diff:diff_command", "List what an upper layer changed."),
-    ("sandbox diff", "orchestrator.cli.sandbox_diff:diff_command", "List what an upper layer changed."),
 )
 
 GROUPS = {
@@ -78,9 +77,25 @@ def _version() -> str:
     return version("sia-orchestrator")
 
 
+def _unraisable(happened: sys.UnraisableHookArgs) -> None:
+    """Ctrl-C that fell into a place where Python can't raise (a weak reference's callback during an import, say) is
+    not lost: it comes again a moment later."""
+    if happened.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(happened)
+        return
+    import signal
+    import threading
+
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))  # a real one: it also ends a sleep
+    timer.daemon = True
+    timer.start()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code. Every SiaError becomes a message on stderr, never a traceback."""
     from orchestrator.errors import SiaError
+
+    sys.unraisablehook = _unraisable
 
     try:
         code = build_app()(arguments, exit_on_error=False, print_error=True, result_action="return_value")
