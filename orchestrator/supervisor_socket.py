@@ -14,10 +14,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from lxml import etree
 
@@ -26,6 +26,7 @@ from orchestrator.errors import SiaError
 EOT = b"\x04"
 BUNDLE_CAP = 16 * 1024 * 1024  # bytes of a proposed bundle
 REQUEST_CAP = BUNDLE_CAP * 4 // 3 + 1024 * 1024  # bytes of a request: the bundle in base64 with line ends, and the rest
+ATTRIBUTES_CAP = 16
 ANSWER_CAP = 64 * 1024  # characters of an answer
 REQUEST_SECONDS = 30.0  # from the first byte of a request to its end
 CONNECTION_SECONDS = 300.0  # after which an idle connection is closed
@@ -133,20 +134,20 @@ class SupervisorServer:
 def answer_request(services: Services, origin: str, request: bytes) -> str:
     """The text that answers one request (without U+0004). Never raises for what the request holds."""
     try:
-        root = _parse(request)
+        understood = _parse(request)
     except ValueError as error:
         return f"The request was not understood: {error}."
     try:
-        return _dispatch(services, origin, root)
+        return _dispatch(services, origin, understood)
     except SiaError as error:
         return f"Not done: {error.what}." + (f" What helps: {error.fix}." if error.fix else "")
 
 
-def _dispatch(services: Services, origin: str, root: etree._Element) -> str:
-    given = {str(name): str(value) for name, value in root.attrib.items()}
-    if root.tag == "propose":
+def _dispatch(services: Services, origin: str, request: _Request) -> str:
+    given = request.attributes
+    if request.tag == "propose":
         try:
-            bundle = base64.b64decode("".join((root.text or "").split()), validate=True)
+            bundle = base64.b64decode("".join("".join(request.parts).split()), validate=True)
         except (binascii.Error, ValueError):
             return "Not done: the proposal's content is not base64."
         if not given.get("branch") or not bundle:
@@ -154,26 +155,68 @@ def _dispatch(services: Services, origin: str, root: etree._Element) -> str:
         if len(bundle) > BUNDLE_CAP:
             return f"Not done: the bundle has {len(bundle):,} bytes, the most is {BUNDLE_CAP:,}."
         return services.propose(origin, given["branch"], given.get("why", ""), bundle)
-    if root.tag == "results":
+    if request.tag == "results":
         return services.results(origin, given.get("campaign", ""))
-    if root.tag == "status":
+    if request.tag == "status":
         return services.status(origin)
-    if root.tag == "trial":
+    if request.tag == "trial":
         return services.trial(origin, given.get("branch", ""), given.get("task", ""))
-    return f"Unknown request <{str(root.tag)[:40]}>. Known are propose, results, status and trial."
+    return f"Unknown request <{request.tag[:40]}>. Known are propose, results, status and trial."
 
 
-def _parse(request: bytes) -> etree._Element:
-    """The request's root. Raises ValueError for anything but one plain XML document in UTF-8."""
+def _parse(request: bytes) -> _Request:
+    """The request. Raises ValueError for anything but one plain XML element in UTF-8."""
     if b"<!DOCTYPE" in request or b"<!ENTITY" in request:
         raise ValueError("a document type is not allowed")
     parser = etree.XMLParser(  # huge_tree: a text of 16 MB; the size is capped, and without a DTD nothing can expand
-        encoding="utf-8", resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True, huge_tree=True
+        target=_Reader(),
+        encoding="utf-8",
+        resolve_entities=False,
+        no_network=True,
+        remove_comments=True,
+        remove_pis=True,
+        huge_tree=True,
     )
     try:
-        return etree.fromstring(request, parser)
+        return cast("_Request", etree.fromstring(request, parser))
     except etree.XMLSyntaxError as error:
         raise ValueError(f"not well-formed XML ({str(error)[:200]})") from None
+
+
+@dataclass
+class _Request:
+    """One element: its name, its attributes, its text."""
+
+    tag: str
+    attributes: dict[str, str]
+    parts: list[str] = field(default_factory=list)
+
+
+class _Reader:
+    """Receives the parser's events: a tree of millions of elements would take many times the request's size."""
+
+    def __init__(self) -> None:
+        self._request: _Request | None = None
+
+    def start(self, tag: str | bytes, attrib: Mapping[str | bytes, str | bytes]) -> None:
+        if self._request is not None or len(attrib) > ATTRIBUTES_CAP:
+            raise ValueError("a request is one element with a few attributes, which holds text alone")
+        self._request = _Request(str(tag), {str(name): str(value) for name, value in attrib.items()})
+
+    def data(self, data: str | bytes) -> None:
+        if self._request is not None:
+            self._request.parts.append(str(data))
+
+    def end(self, tag: str | bytes) -> None:
+        pass
+
+    def comment(self, data: str | bytes) -> None:
+        pass  # the parser removes them
+
+    def close(self) -> _Request:
+        if self._request is None:
+            raise ValueError("not well-formed XML (no element)")
+        return self._request
 
 
 def _receive(connection: socket.socket, rest: bytes) -> tuple[bytes | None, bytes]:

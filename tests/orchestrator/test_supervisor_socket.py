@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import resource
 import socket
 import threading
 import time
@@ -138,3 +139,20 @@ def test_long_directory(tmp_path: Path) -> None:
     path = server.listen("t")
     assert path.is_socket() and path.stat().st_mode & 0o777 == 0o666
     server.close()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"<status>" + b"<a/>" * 4_000_000 + b"</status>",
+        b"<status " + b" ".join(b'a%x=""' % number for number in range(200_000)) + b"/>",
+    ],
+    ids=["elements", "attributes"],
+)
+def test_bad_input_request_that_would_take_the_memory(bomb: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = answer_request(Recorder(), "t1", bomb)
+    print(answer)
+    assert answer.startswith("The request was not understood")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
