@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
 
-ROUNDS = 20
 SUPERVISOR = """
 import sys
 from pathlib import Path
@@ -42,19 +40,15 @@ def survivors(mark: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("moment", ["while it launches", "when all run"])
-def test_sigkill_of_the_supervisor_leaves_nothing(tmp_path: Path, moment: str) -> None:
-    generator = random.Random(1)
-    for number in range(ROUNDS if moment == "while it launches" else 2):
+def test_sigkill_of_the_supervisor_leaves_nothing(tmp_path: Path) -> None:
+    """While all run; `test_kill.py` does it while they are launched."""
+    for number in range(2):
         mark = f"{os.getpid()}.{number + 100}"  # seconds to sleep: long enough, and nobody else's
         command = [sys.executable, "-c", SUPERVISOR, str(tmp_path / "state"), mark]
         supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert supervisor.stdin and supervisor.stdout
         assert supervisor.stdout.readline() == b"launching\n"
-        if moment == "when all run":
-            assert supervisor.stdout.readline() == b"launched\n"
-        else:
-            time.sleep(generator.uniform(0, 0.03))
+        assert supervisor.stdout.readline() == b"launched\n"
         supervisor.send_signal(signal.SIGKILL)
         supervisor.wait()
         deadline = time.monotonic() + 10
