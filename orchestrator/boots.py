@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator import answers
+from orchestrator.untrusted import one_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator.journal import Exchange
     from orchestrator.main_instance import MainInstance
     from sandbox.process import Outcome
@@ -38,6 +41,18 @@ def ending_of(main: MainInstance, outcome: Outcome) -> Ending:
     if outcome.exit_code is not None:
         return Ending("crash", f"exit code {outcome.exit_code}")
     return Ending("crash", f"signal {outcome.signal}")
+
+
+def last_words(stderr: Path) -> str:
+    """The last line of the agent's own log, made harmless, and where the rest is; "" if it said nothing."""
+    try:
+        with stderr.open("rb") as file:
+            file.seek(max(0, stderr.stat().st_size - 4096))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return f"{one_line(said, 200)} (all of it: {stderr})" if said else ""
 
 
 def valid_answer(schema: bytes) -> Callable[[Exchange], bool]:

@@ -76,6 +76,7 @@ class MainInstance:
         self._taken = [data.stdin_offset] * 3  # at the last three inferences, see `saved_offset`
         self._exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
         self._room = room
+        self.stderr = self._stderr()  # the agent's own log of this start
         overlays = room.levels.prepare(room.host, data)
         self.journal = Journal.create(room.store, nonce, {"kind": "main", "commit": build.commit, "tree": build.tree})
         self.line = Line(room.engine, self.journal, Budget(), build.schema, _seed(nonce), self._exchanges.put)
@@ -83,7 +84,7 @@ class MainInstance:
         try:
             setup = InstanceSetup(build, WORKDIR, overlays)
             self.line.start()
-            self._instance = Instance.start(room.host, setup, self.line, self._socket, room.stdout, self._stderr())
+            self._instance = Instance.start(room.host, setup, self.line, self._socket, room.stdout, self.stderr)
         except BaseException:
             self.line.close()
             room.server.forget(self._socket)

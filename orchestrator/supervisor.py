@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from orchestrator import change, database, faults, states
-from orchestrator.boots import Ending, ending_of, valid_answer
+from orchestrator.boots import Ending, ending_of, last_words, valid_answer
 from orchestrator.candidates import build
 from orchestrator.config import Main
 from orchestrator.engines.host import EngineDown, EngineHost
@@ -206,6 +206,8 @@ class Supervisor:
         main.pump()
         ending = ending_of(main, outcome)
         self._finish(main, outcome, ending.cause)
+        if ending.kind == "crash" and (said := last_words(main.stderr)):
+            self._ledger.event("last words", main.nonce, said)
         return self._decide(ending, main.valid)
 
     def _finish(self, main: MainInstance, outcome: Outcome, cause: str) -> None:

@@ -71,6 +71,7 @@ restart_sec = {restart}
 # Lines put at the top of instance/__main__.py: a candidate that is fine until it finds what main's work left.
 BRITTLE = """import os, sys
 if os.path.exists("/app/marker"):
+    print("brittle:\x1b[2J I can't work here", file=sys.stderr)
     sys.exit(3)
 """
 

@@ -178,6 +178,8 @@ def test_a_bad_promotion_is_rolled_back_as_a_failure(kit: MainKit) -> None:
         done = kit.sia("promote", "brittle", "--accept", "I want to see it", "--wait")
         assert done.returncode == 1, done.stderr
         assert "rolled back" in done.stdout and "exit code 3" in done.stdout
+        assert all(text.startswith("brittle: I can't work here (all of it: ") for text in kit.events("last words"))
+        assert len(kit.events("last words")) == 3
         kit.until("the old one", lambda: kit.works(2) and not kit.standing().probation)
         standing = kit.standing()
         assert (standing.state, standing.generation.number) == (states.STABLE, 1)
