@@ -30,10 +30,15 @@ FIX = (
 PROGRAM = """
 import glob, json, os, select, socket, subprocess, sys, zlib
 faults = []
+for name in sys.argv[1:]:
+    try:
+        __import__(name)
+    except ImportError as error:
+        faults.append(f"{name}: {error}")
 try:
     import ctypes
 except ImportError:
-    print("no ctypes here: extension modules are not tried")
+    pass  # then extension modules can't be tried
 else:
     for path in glob.glob(sys.prefix + "/lib/python3*/site-packages/**/*.so*", recursive=True):
         try:
@@ -49,30 +54,34 @@ _lock = threading.Lock()
 
 def check_trial(host: Host, task: Task, agent: Path, verifier: Path) -> None:
     """`check` for both environments of a trial; nothing to do for a task without a rootfs."""
-    if task.rootfs is not None:
-        check(host, task, agent, "the agent's environment")
-        check(host, task, verifier, "the verifier's environment")
+    check(host, task, agent, "the agent's environment")
+    check_verifier(host, task, verifier)
 
 
-def check(host: Host, task: Task, environment: Path, name: str) -> None:
-    """Raise ConfigError, with the reason, if `environment` (a venv) or bash can't run in the task's rootfs.
+def check_verifier(host: Host, task: Task, environment: Path) -> None:
+    """`check` for the verifier's environment; `confine` needs ctypes."""
+    check(host, task, environment, "the verifier's environment", ("ctypes",))
 
-    Tried once in this process for each pair.
+
+def check(host: Host, task: Task, environment: Path, name: str, modules: tuple[str, ...] = ()) -> None:
+    """Raise ConfigError, with the reason, if `environment` (a venv) or bash can't run in the task's rootfs, or one of
+    `modules` can't be imported there. Nothing to do without a rootfs. Tried once in this process for each pair.
     """
-    assert task.rootfs is not None
+    if task.rootfs is None:
+        return
     key = task.rootfs, environment
     with _lock:
         if key not in _known:
-            _known[key] = _try(host, task.rootfs, environment)
+            _known[key] = _try(host, task.rootfs, environment, modules)
         reason = _known[key]
     if reason:
         what = f"{name} can't run in the rootfs of task {task.name}: {reason}"
         raise ConfigError(what, where=str(task.rootfs), fix=FIX)
 
 
-def _try(host: Host, rootfs: Path, environment: Path) -> str:
+def _try(host: Host, rootfs: Path, environment: Path, modules: tuple[str, ...]) -> str:
     spec = SandboxSpec(
-        command=("/bin/bash", "-c", 'exec "$0" -I -c "$1"', f"{PLACE}/bin/python", PROGRAM),
+        command=("/bin/bash", "-c", 'exec "$@"', "bash", f"{PLACE}/bin/python", "-I", "-c", PROGRAM, *modules),
         workdir="/tmp",
         env={"PYTHONDONTWRITEBYTECODE": "1"},
         binds=(Bind(environment, PLACE),),

@@ -52,8 +52,7 @@ def check(
     results = []
     with _laboratory() as (host, home, tools, scratch):
         for task in tasks:
-            if task.rootfs is not None:
-                rootfs.check(host, task, tools.environment, "the verifier's environment")
+            rootfs.check_verifier(host, task, tools.environment)
             files = prepare(task, host, scratch / "files")
             result = check_task(host, home, files, tools, scratch / "try", adversarial=adversarial)
             results.append(result)
