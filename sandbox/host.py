@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import arguments, bwrap, filesystems, filter, lookup, memory, runner
+from sandbox import arguments, bwrap, filesystems, filter, lookup, memory, orphans, runner
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
@@ -42,6 +42,10 @@ class Host:
         self.program = self._program()
         self.resolve: lookup.Resolve = lookup.resolve  # names, for sandboxes with an allow-list
         self.live: set[Sandbox] = set()
+        self.presence = orphans.Presence(state)
+        for path in self.presence.left:
+            self.remove(path)
+        self.presence.share()
         self.closed = False
 
     @classmethod
@@ -142,6 +146,7 @@ class Host:
             sandbox.kill()
         self.launcher.close()
         self.memory.close()
+        self.presence.close()
 
     def __enter__(self) -> Host:
         return self

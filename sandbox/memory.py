@@ -184,12 +184,20 @@ def _places(own: str, root: Path) -> list[tuple[int, Path]]:
 
 def _remove_stale(parent: Path, proc: Path) -> None:
     """Groups of supervisors that were killed: their processes died with them, the directories did not."""
-    for left in parent.glob("sia-*-*/"):
-        owners = left.name.split("-")[1:]
-        if not any((proc / owner).exists() for owner in owners):
-            for path in (*left.glob("*/"), left):
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+    for left in _stale(parent, proc):
+        for path in (*left.glob("*/"), left):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def stale(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> list[Path]:
+    """Groups of dead supervisors near our own place in the hierarchies."""
+    return [left for _, parent in _places(_read(proc / "self/cgroup"), root) for left in _stale(parent, proc)]
+
+
+def _stale(parent: Path, proc: Path) -> list[Path]:
+    owners = {left: left.name.split("-")[1:] for left in parent.glob("sia-*-*/")}
+    return [left for left, pids in owners.items() if not any((proc / pid).exists() for pid in pids)]
 
 
 def scope_prefix(root: Path = Path("/sys/fs/cgroup")) -> list[str]:

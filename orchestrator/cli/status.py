@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -16,6 +17,7 @@ from orchestrator.home import Home, locate
 from orchestrator.processes import alive
 from orchestrator.supervisor_lock import holder
 from orchestrator.untrusted import one_line
+from sandbox.orphans import look as look_for_orphans
 
 
 def status(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
@@ -57,6 +59,7 @@ def look(home: Home) -> dict[str, Any]:
         except sqlite3.Error as error:
             fix = "restore the file, or use the SIA version that wrote it"
             raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
+    values["left"] = [asdict(orphan) for orphan in look_for_orphans(home.root)]
     return values
 
 
@@ -131,6 +134,10 @@ def lines(values: dict[str, Any]) -> list[str]:
     for orphan in values["orphans"]:
         gone = f"its supervisor (process {orphan['supervisor']}) is gone; the next start clears it"
         shown.append(("orphan", f"{orphan['label']}: {gone}"))
+    left = values["left"]
+    shown += [("orphan", f"{each['kind']} {each['what']}; the next start clears it") for each in left]
+    if not left and not values["orphans"]:
+        shown.append(("orphans", "none: no process, mount, group, socket or layer is left of a killed supervisor"))
     for event in values["events"]:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
         shown.append(("event", f"{clock} {event['kind']}: {event['text']}"))
