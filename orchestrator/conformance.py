@@ -1,7 +1,8 @@
 """Does a program keep the contract of instances (docs/contract.md)? Found out from outside, in a real sandbox.
 
-Three short runs: a conversation that ends with a request to restart; a second start with the same data; and one that
-finds its budget used up. What a step needs of an agent's own actions is asked only if its schema has that action.
+Four short runs: a conversation that ends with a request to restart; a second start with the same data; one that finds
+its budget used up; one that is told to stop. What a step needs of an agent's own actions is asked only if its schema
+has that action. The numbers of the checks are those of the agent's specification.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.conformance_peer import Peer, Prompt, Silent
+from orchestrator.conformance_scripts import ScriptSteps
 from orchestrator.home import Home
 from orchestrator.instances import AGENT_DATA, DATA_DIRECTORIES, Instance, InstanceSetup
+from orchestrator.log_comparison import compare_answers
+from orchestrator.own_logs import OwnLogs
 from orchestrator.services import HomeServices
 from orchestrator.supervisor_socket import SupervisorServer
 from orchestrator.untrusted import one_line
@@ -43,13 +47,21 @@ _DETAIL = 500  # characters of an explanation
 TITLES = {
     "19": "asks its engine on the socket SIA_ENGINE_FD",
     "15": "sends requests of the engine protocol, and nothing else",
+    "15b": "sends one request at a time, and waits for its reply",
     "5a": "reads the user's message from standard input",
     "5b": "writes its answer to standard output as UTF-8 text",
+    "5c": "exits with code 0 after <stop/>",
     "6": "runs a script in the task's directory and shows its output",
+    "6b": "runs a repeat again in every iteration",
     "8": "keeps PYTHONPATH and SIA_ENGINE_FD away from scripts",
     "7": "does not wait for what a script leaves in the background",
+    "7b": "ends a script when its timeout is over",
+    "7c": "keeps a bounded part of what a script prints",
+    "13": "shows output of any bytes",
+    "26": "takes a deleted entry out; goes on after a delete of an unknown id",
     "10": "goes on after an answer that is not an action",
     "12": "goes on after answers of any bytes and size",
+    "14": "logs no answer that was not given",
     "34a": "SIGUSR1: finishes the iteration, exits with code 42",
     "35": "takes up its saved state at the next start",
     "34b": "SIGTERM: finishes within 10 s, exits with code 0",
@@ -81,7 +93,7 @@ class _Findings:
     ended: str = ""
 
     def note(self, number: str, passed: bool, detail: str = "") -> bool:
-        if number not in self.seen or not passed:
+        if number not in self.seen or (self.seen[number].passed and not passed):
             self.seen[number] = Check(number, TITLES[number], passed, one_line(detail, _DETAIL))
         return passed
 
@@ -102,9 +114,10 @@ def check(host: Host, build: AgentBuild, only: Sequence[str] | None = None) -> l
     try:
         laboratory = _Laboratory(host, build, directory, findings, server)
         with ThreadPoolExecutor(1, thread_name_prefix="conformance") as pool:
-            spent = pool.submit(laboratory.budget)
+            ends = [pool.submit(laboratory.budget), pool.submit(laboratory.stop)]
             laboratory.conversation()
-            spent.result()
+            for end in ends:
+                end.result()
     finally:
         server.close()
         host.remove(directory / "layers")
@@ -128,7 +141,11 @@ class _Laboratory:
         self._server = server
         self._host, self._build, self._directory, self._findings = host, build, directory, findings
         self._mark = secrets.token_hex(5)
-        self._actions = set(re.findall(rb"<(?:\w+:)?element\s+name=[\"'](\w+)[\"']", build.schema))
+        self._names = {
+            kind: set(re.findall(rb"<(?:\w+:)?%s\s+name=[\"'](\w+)[\"']" % kind.encode(), build.schema))
+            for kind in ("element", "attribute")
+        }
+        self._now = "19"  # the check that is on, in the conversation
         lower = directory / "lower"
         for name in ("app", *(f"data/{name}" for name in DATA_DIRECTORIES)):
             (lower / name).mkdir(parents=True, exist_ok=True)
@@ -139,7 +156,9 @@ class _Laboratory:
         overlays = self._overlays("main")
         with self._launch(overlays, "main") as run:
             run.instance.send(f"message-{self._mark} ü\n".encode())
-            if not self._guarded(run, self._first_run):
+            reached = self._guarded(run, self._first_run)
+            self._own_log(run, overlays[1].upper)
+            if not reached:
                 return
         shown = any(f"message-{self._mark}" in prompt.text for prompt in run.peer.prompts)
         with self._launch(overlays, "again") as run:
@@ -156,43 +175,69 @@ class _Laboratory:
                 return
             self._ends("19b", run, 0)
 
+    def stop(self) -> None:
+        """The first answer ends it."""
+        if not self._can("stop", "5c"):
+            return
+        with self._launch(self._overlays("stop"), "stop") as run:
+            try:
+                run.prompt(FIRST_SECONDS)
+                run.peer.answer("<stop/>")
+            except Silent as silent:
+                self._findings.note("5c", False, f"it was not asked: {run.why(silent)}")
+                return
+            self._ends("5c", run, 0)
+
     def _first_run(self, run: _Run) -> None:
         findings, mark = self._findings, self._mark
+        self._at("19")
         run.prompt(FIRST_SECONDS)
         findings.note("19", True)
         if self._can("read_stdin", "5a"):
+            self._at("5a")
             text = run.ask("<read_stdin/>").text
             findings.note("5a", f"message-{mark}" in text, "the message is not in the prompt after <read_stdin/>")
         if self._can("write_stdout", "5b"):
+            self._at("5b")
             run.ask(f"<write_stdout>answer-{mark} ü€</write_stdout>")
             wanted = f"answer-{mark} ü€".encode()
             findings.note("5b", run.printed(wanted), f"standard output holds {bytes(run.out[-80:])!r}")
-        if self._can("single", "6", "7", "8"):
-            self._script(run)
+        self._scripts(run)
+        self._at("10")
         run.ask("<single>never closed")
         findings.note("10", True)
+        self._at("12")
         for answer in HOSTILE:
             run.ask(answer)
         findings.note("12", True)
+        self._at("34a")
         run.instance.request_restart()
         time.sleep(0.05)  # the signal is there before the answer that ends the iteration
         run.peer.answer("<reasoning>the end of this iteration</reasoning>")
         self._ends("34a", run, 42)
 
-    def _script(self, run: _Run) -> None:
-        """A script that says where it is and what it inherited, and leaves a child that holds its pipes."""
-        findings, number = self._findings, secrets.randbelow(10**6)
-        script = f'pwd; echo "mark-$(({number}+1))-"; echo "<$PYTHONPATH|$SIA_ENGINE_FD>"; sleep 25 &'
-        begin = time.monotonic()
-        text = run.ask(f"<single><![CDATA[{script}]]></single>").text
-        seconds = time.monotonic() - begin
-        findings.note("7", seconds < BACKGROUND_SECONDS, f"the next request came after {seconds:.0f} s")
-        shown = f"mark-{number + 1}-" in text
-        findings.note("6", shown and WORKDIR in text, "the script's output is not in the next prompt")
-        inherited = "/root/sia|" in text or re.search(r"\|\d+>|\|\d+&gt;", text) is not None
-        findings.note("8", shown and not inherited, "a script inherits them")
+    def _scripts(self, run: _Run) -> None:
+        """What scripts do, as far as the schema has the actions for it."""
+        steps = ScriptSteps(self._findings.note, self._at, WORKDIR, BACKGROUND_SECONDS)
+        if self._can("single", "6", "7", "8", "7c", "13"):
+            steps.single(run)
+            steps.flood(run)
+            steps.any_bytes(run)
+        if self._can("single", "7b") and self._can("timeout", "7b", kind="attribute"):
+            steps.timeout(run)
+        if self._can("repeat", "6b"):
+            steps.repeat(run)
+        if self._can("single", "26") and self._can("delete", "26"):
+            steps.delete(run)
+
+    def _own_log(self, run: _Run, data: Path) -> None:
+        """What the agent wrote down of its answers, against those that it was given."""
+        if run.peer.given:
+            told = compare_answers(run.peer.given, OwnLogs(data)).tampering
+            self._findings.note("14", told is None, told or "")
 
     def _second_run(self, run: _Run, shown: bool) -> None:
+        self._at("35")
         first = run.prompt(FIRST_SECONDS)
         kept = not shown or f"message-{self._mark}" in first.text
         self._findings.note("35", kept, "what it knew before the restart is not in its first prompt")
@@ -203,13 +248,17 @@ class _Laboratory:
         seen = ending(outcome) if outcome.signal is None else f"still running after {END_SECONDS:g} s"
         self._findings.note("34b", outcome.exit_code == 0, f"{seen} instead of code 0{run.log()}")
 
-    def _can(self, action: str, *numbers: str) -> bool:
-        """Whether the schema has the action; if not, what needs it is not asked."""
-        if not self._build.schema or action.encode() in self._actions:
+    def _can(self, name: str, *numbers: str, kind: str = "element") -> bool:
+        """Whether the schema has the action (or attribute); if not, what needs it is not asked."""
+        if not self._build.schema or name.encode() in self._names[kind]:
             return True
         for number in numbers:
-            self._findings.note(number, True, f"not asked: its schema has no <{action}>")
+            missing = f"<{name}>" if kind == "element" else f"attribute {name!r}"
+            self._findings.note(number, True, f"not asked: its schema has no {missing}")
         return False
+
+    def _at(self, number: str) -> None:
+        self._now = number
 
     def _ends(self, number: str, run: _Run, code: int) -> None:
         """The process ends in time and with `code`."""
@@ -227,10 +276,7 @@ class _Laboratory:
             steps(run)
         except Silent as silent:
             self._findings.ended = run.why(silent)
-            for number in ("19", "10", "12", "35"):  # the first of these that is open is the one that broke
-                if number not in self._findings.seen:
-                    self._findings.note(number, False, self._findings.ended)
-                    break
+            self._findings.note(self._now, False, self._findings.ended)
             return False
         return True
 
@@ -255,6 +301,8 @@ class _Laboratory:
                 self._findings.note("15", False, peer.faults[0])
             elif peer.prompts:
                 self._findings.note("15", True)
+            if peer.prompts:
+                self._findings.note("15b", not peer.early, "a request came before the one before it was answered")
             peer.close()
             self._server.forget(socket)
 

@@ -34,6 +34,8 @@ class Peer:
         self.first_request = threading.Event()
         self.faults: list[str] = []  # requests that were none, in words
         self.prompts: list[Prompt] = []
+        self.given: list[str] = []  # answers to them
+        self.early = False  # whether a request came before the one before it was answered
         self._rest = b""
 
     def prompt(self, seconds: float) -> Prompt:
@@ -52,10 +54,14 @@ class Peer:
             if request.kind == "infer_xml":
                 self.prompts.append(_prompt(request))
                 return self.prompts[-1]
-            self.answer(str(TOKEN_LIMIT if request.kind == "token_limit" else len(document) // 4))
+            self._reply(str(TOKEN_LIMIT if request.kind == "token_limit" else len(document) // 4))
 
     def answer(self, text: str) -> None:
         """Give an answer, as an engine would stream it."""
+        self.given.append(text.translate(_NOT_TEXT))
+        self._reply(text)
+
+    def _reply(self, text: str) -> None:
         self._send(text.translate(_NOT_TEXT).encode("utf-8", "replace") + EOT_BYTE)
 
     def error(self, code: str, message: str) -> None:
@@ -92,6 +98,7 @@ class Peer:
                 raise Silent(f"a request of more than {MAX_REQUEST} bytes")
             parts.append(data)
         document, _, self._rest = b"".join(parts).partition(EOT_BYTE)
+        self.early = self.early or bool(self._rest.strip())
         return document
 
 

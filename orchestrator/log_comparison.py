@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lxml import etree
@@ -40,6 +40,11 @@ def tampering(journal: Journal, log: Iterable[tuple[str, bytes]]) -> str | None:
 def compare_log(journal: Journal, log: Iterable[tuple[str, bytes]]) -> LogComparison:
     """Every logged answer must be one that was given, whole or in part, with or without the prefix."""
     given = [exchange.asked.prefix + exchange.reply for exchange in journal.replies() if exchange.kind == "infer"]
+    return compare_answers(given, log)
+
+
+def compare_answers(given: Sequence[str], log: Iterable[tuple[str, bytes]]) -> LogComparison:
+    """The same against a list of answers."""
     exact = {_normal(text) for text in given}
     loose: list[str] | None = None
     logged = strange = empty = 0

@@ -23,10 +23,11 @@ def mode() -> str:
 # A whole instance in one page, without a line of the standard agent. FAULT names the promise that it breaks.
 SMALL = r"""
 import json, os, re, signal, socket, subprocess, sys, time
-from html import escape
+from html import escape, unescape
 
 FAULT = "none"
-STATE = "/root/data/state/small.json"
+STATE, LOG = "/root/data/state/small.json", "/root/data/iterations"
+UNFIT = re.compile("[\\x00-\\x08\\x0b-\\x1f\\ud800-\\udfff\\ufffe\\uffff]")
 line = socket.socket(fileno=int(os.environ["SIA_ENGINE_FD"]))
 code = None
 
@@ -36,47 +37,82 @@ def asked(signum, frame):
 
 signal.signal(signal.SIGUSR1, signal.SIG_IGN if FAULT == "deaf" else asked)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if FAULT == "stays" else asked)
-memory = json.load(open(STATE)) if os.path.exists(STATE) and FAULT != "forgets" else []
+memory = json.load(open(STATE)) if os.path.exists(STATE) and FAULT != "forgets" else {}
+number = max(map(int, memory), default=0)
+
+def add(text, repeat=""):
+    global number
+    number += 1
+    memory[str(number)] = [text, repeat]
 
 def ask():
-    context = "<context>" + "".join(escape(item) for item in memory) + "</context>"
-    body = f"<system>small</system><schema>x</schema><context>{escape(context)}</context>"
+    entries = "".join(f'<entry id="{name}">{escape(text)}</entry>' for name, (text, _) in memory.items())
+    body = f"<system>small</system><schema>x</schema><context>{escape('<context>' + entries + '</context>')}</context>"
     request = "<infer_xml>" + ("<junk" if FAULT == "babble" else body) + "</infer_xml>"
-    line.sendall(request.encode() + b"\x04")
-    reply = b""
-    while not reply.endswith(b"\x04"):
+    if FAULT == "hurries":
+        request = "<token_limit/>\x04" + request
+    line.sendall(request.encode("utf-8", "surrogatepass") + b"\x04")
+    replies = []
+    rest = b""
+    while len(replies) < (2 if FAULT == "hurries" else 1):
         data = line.recv(65536)
         if not data:
             sys.exit(9)
-        reply += data
-    return reply[:-1].decode("utf-8", "replace")
+        *whole, rest = (rest + data).split(b"\x04")
+        replies += whole
+    return replies[-1].decode("utf-8", "replace")
+
+def run(script, timeout=60.0):
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SIA_ENGINE_FD")}
+    with open("/tmp/out", "wb+") as out:
+        process = subprocess.Popen(
+            ["sh", "-c", script], stdout=out, stdin=subprocess.DEVNULL, start_new_session=True,
+            cwd="/tmp" if FAULT == "elsewhere" else None, env=None if FAULT == "leaks" else kept,
+        )
+        try:
+            process.wait(None if FAULT == "patient" else timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        text = out.read(-1 if FAULT == "hoards" else 20000).decode("utf-8", "surrogateescape")
+    return text if FAULT == "raw" else UNFIT.sub("?", text)
 
 def act(answer):
     if answer.startswith("<read_stdin"):
-        memory.append("nothing" if FAULT == "ignores" else os.read(0, 65536).decode())
+        add("nothing" if FAULT == "ignores" else os.read(0, 65536).decode())
     elif found := re.fullmatch("<write_stdout>(.*)</write_stdout>", answer):
         os.write(1, found[1].encode("latin-1", "replace") if FAULT == "latin" else found[1].encode())
-    elif found := re.fullmatch(r"<single><!\[CDATA\[(.*)\]\]></single>", answer):
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SIA_ENGINE_FD")}
-        with open("/tmp/out", "w+") as out:
-            where = "/tmp" if FAULT == "elsewhere" else None
-            kept = None if FAULT == "leaks" else environment
-            subprocess.run(["sh", "-c", found[1]], stdout=out, stdin=subprocess.DEVNULL, cwd=where, env=kept)
-            out.seek(0)
-            memory.append(out.read())
-        if FAULT == "waits":
+    elif found := re.fullmatch(r"<(single|repeat)(?: timeout=\"(.*?)\")?>(.*)</\1>", answer, re.DOTALL):
+        script = found[3].removeprefix("<![CDATA[").removesuffix("]]>") if "CDATA" in answer else unescape(found[3])
+        add(run(script, float(found[2] or 60)), script if found[1] == "repeat" else "")
+        if FAULT == "waits" and script.endswith("&"):
             time.sleep(2)
+    elif found := re.fullmatch('<delete id="(.*)"/>', answer):
+        if FAULT == "strict":
+            del memory[found[1]]
+        elif FAULT != "keeps":
+            memory.pop(found[1], None)
+    elif answer == "<stop/>" and FAULT != "endless":
+        sys.exit(0)
     elif "never closed" in answer and FAULT == "brittle":
         raise ValueError(answer)
     elif "\x00" in answer and FAULT == "hangs":
         sys.exit(1)
 
+count = 0
 while code is None:
     answer = ask()
     if answer.startswith("\x15budget"):
         sys.exit(3 if FAULT == "spent" else 0)
+    count += 1
+    with open(f"{LOG}/{os.getpid()}-{count}.xml", "w") as file:
+        told = "<write_stdout>All tests pass.</write_stdout>" if FAULT == "lies" and count == 3 else answer
+        file.write(f"<iteration><response>{escape(UNFIT.sub(chr(0xFFFD), told))}</response></iteration>")
     if "\x15" not in answer:
         act(answer)
+    if FAULT != "once":
+        memory.update({name: [run(repeat), repeat] for name, (_, repeat) in memory.items() if repeat})
     with open(STATE, "w") as file:
         json.dump(memory, file)
 sys.exit(code)
@@ -110,6 +146,15 @@ supervisor.close()
     ("fault", "number", "words"),
     [
         ("babble", "15", "not well-formed"),
+        ("hurries", "15b", "before the one before"),
+        ("endless", "5c", "still runs"),
+        ("once", "6b", "showed run 1, and two iterations later run 1"),
+        ("patient", "7b", "no request came in time"),
+        ("hoards", "7c", "bytes"),
+        ("raw", "13", "none of the protocol"),
+        ("keeps", "26", "still shown"),
+        ("strict", "26", "KeyError"),
+        ("lies", "14", "no engine gave"),
         ("ignores", "5a", "not in the prompt"),
         ("latin", "5b", "standard output holds"),
         ("elsewhere", "6", "script's output"),
@@ -127,6 +172,7 @@ def test_each_broken_promise_is_named(
     kit: TrialKit, monkeypatch: pytest.MonkeyPatch, fault: str, number: str, words: str
 ) -> None:
     monkeypatch.setattr("orchestrator.conformance.BACKGROUND_SECONDS", 1.5)
+    monkeypatch.setattr("orchestrator.conformance.NEXT_SECONDS", 8.0)
     monkeypatch.setattr("orchestrator.conformance.END_SECONDS", 2.0)
     found = failed(kit, SMALL.replace('FAULT = "none"', f'FAULT = "{fault}"'))
     assert words in found.get(number, ""), found
@@ -163,5 +209,7 @@ def test_bad_input_instance(
 def test_a_schema_with_other_actions_is_asked_less(kit: TrialKit) -> None:
     schema = b'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="act"/></xs:schema>'
     checks = check(kit.host, replace(kit.instance(SMALL), schema=schema))
-    assert {item.number for item in checks if "not asked" in item.detail} == {"5a", "5b", "6", "7", "8"}
+    assert {item.number for item in checks if "not asked" in item.detail} == {
+        "5a", "5b", "5c", "6", "6b", "7", "7b", "7c", "8", "13", "26",
+    }  # fmt: skip
     assert all(item.passed for item in checks)
