@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import dataclasses
 import errno
+import json
 import os
 import re
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +19,9 @@ from pathlib import Path
 
 MEGABYTE = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
+LONG = 3000  # characters of a path from which on a descriptor takes its place
+MAX_ANCHORS = 100  # such descriptors in one scan
+CLONE_NEWUSER = 0x10000000
 
 
 @dataclass(frozen=True)
@@ -100,37 +108,72 @@ def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
     links: set[tuple[int, int]] = set()
     pending = [os.fspath(top) for top in tops]
     deadline = time.monotonic() + seconds
-    while pending:
-        if time.monotonic() > deadline:
-            return DiskUse(size, inodes, hidden, complete=False)
-        directory = pending.pop()
-        try:
-            entries = list(os.scandir(directory))
-        except OSError as error:
-            hidden = hidden or error.errno in (errno.EACCES, errno.ENAMETOOLONG)
-            continue
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                found = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(found.st_mode):
-                    pending.append(entry.path)
-                elif found.st_nlink > 1:
-                    key = found.st_dev, found.st_ino
-                    if key in links:
-                        continue
-                    links.add(key)
-                size += found.st_blocks * 512
-                inodes += 1
+    with contextlib.ExitStack() as anchors:
+        left = MAX_ANCHORS
+        while pending:
+            if time.monotonic() > deadline:
+                return DiskUse(size, inodes, hidden, complete=False)
+            directory = pending.pop()
+            try:
+                if len(directory) > LONG and left:
+                    left -= 1
+                    directory = _anchored(directory, anchors)
+                entries = list(os.scandir(directory))
+            except OSError as error:
+                hidden = hidden or error.errno in (errno.EACCES, errno.ENAMETOOLONG)
+                continue
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(found.st_mode):
+                        pending.append(entry.path)
+                    elif found.st_nlink > 1:
+                        key = found.st_dev, found.st_ino
+                        if key in links:
+                            continue
+                        links.add(key)
+                    size += found.st_blocks * 512
+                    inodes += 1
     return DiskUse(size, inodes, hidden)
 
 
-def free(path: Path) -> int:
-    """Bytes left on the file system of `path`; 0 if it is gone."""
+def _anchored(directory: str, anchors: contextlib.ExitStack) -> str:
+    """A short path to a directory that lies deep: the kernel takes 4096 bytes, an instance can nest far more."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    anchors.callback(os.close, descriptor)
+    return f"/proc/self/fd/{descriptor}"
+
+
+def disk_in_closed(tops: Sequence[Path], seconds: float) -> DiskUse | None:
+    """Like `disk` for a user, and through directories of ours that are closed to ourselves (mode 000).
+
+    In a user namespace of its own a child has the right to pass them, and nothing is changed. None where the machine
+    does not allow that.
+    """
+    argv = [sys.executable, "-I", "-S", __file__, str(seconds), *map(os.fspath, tops)]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds + 5, check=True)
+        return DiskUse(*json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        return None
+
+
+def _enter_namespace() -> None:
+    uid, gid = os.getuid(), os.getgid()
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER):
+        raise OSError(ctypes.get_errno(), "no user namespace")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def free(path: Path) -> tuple[int, int]:
+    """Bytes and inodes left on the file system of `path`; 0 if it is gone."""
     try:
         found = os.statvfs(path)
     except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
+        return 0, 0
+    return found.f_bavail * found.f_frsize, found.f_ffree
 
 
 def _read(path: str) -> str:
@@ -139,3 +182,8 @@ def _read(path: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+if __name__ == "__main__":
+    _enter_namespace()
+    print(json.dumps(dataclasses.astuple(disk([Path(top) for top in sys.argv[2:]], float(sys.argv[1])))))

@@ -36,7 +36,7 @@ class Ward:
         self.looks = 0
         self.next_scan = 0.0
         overlays = sandbox.spec.overlays
-        self.free_before = usage.free(overlays[0].upper) if overlays else 0
+        self.free_before = usage.free(overlays[0].upper) if overlays else (0, 0)
 
 
 class Rounds(threading.Thread):
@@ -84,7 +84,8 @@ def add(sandbox: Sandbox) -> None:
     limits = sandbox.spec.limits
     ward = Ward(sandbox)
     _enter("sandbox-watch", QUICK, look_quickly, ward)
-    if sandbox.spec.overlays and (limits.disk_mb is not None or limits.inodes is not None):
+    disks = sandbox.spec.overlays and (limits.disk_mb is not None or limits.inodes is not None)
+    if disks or isinstance(sandbox.group, Watched):  # memory files are looked for on that round too
         _enter("sandbox-disks", SLOW, look_at_disks, ward)
 
 
@@ -119,12 +120,19 @@ def look_quickly(ward: Ward) -> None:
         return
     pids = usage.tree(sandbox.pid)
     if limits.processes is not None:
-        ward.at_bound = ward.at_bound + 1 if usage.tasks(pids) > limits.processes else 0
+        ward.at_bound = _at_bound(ward.at_bound, usage.tasks(pids), limits.processes)
         if ward.at_bound >= 2:  # it stays there: whatever forks, can't any more
             sandbox.stop_for("processes")
             return
     if watched is not None and limits.memory_mb is not None:
         _look_at_memory(ward, watched, pids, limits.memory_mb * MEGABYTE)
+
+
+def _at_bound(before: int, tasks: int, bound: int) -> int:
+    """Looks with as many tasks as allowed. What falls back a little and comes again is a bomb whose forks die."""
+    if tasks > bound:
+        return before + 1
+    return before if tasks > bound * 3 // 4 else 0
 
 
 def _look_at_memory(ward: Ward, watched: Watched, pids: list[int], bound: int) -> None:
@@ -145,7 +153,7 @@ def look_at_disks(ward: Ward) -> None:
         return
     sandbox = ward.sandbox
     disk, ward.memory_files = usage.deleted_files(usage.tree(sandbox.pid))
-    passed = _passed(ward, usage.disk([o.upper for o in sandbox.spec.overlays]), disk)
+    passed = _passed(ward, _disk(sandbox, 60.0), disk)
     if passed:
         sandbox.stop_for(passed)
     ward.next_scan = time.monotonic() + 9 * (time.monotonic() - started)
@@ -157,11 +165,21 @@ def _passed(ward: Ward, use: usage.DiskUse, nameless: int) -> str | None:
         bound = limits.disk_mb * MEGABYTE
         if use.bytes + nameless > bound:
             return "disk"
-        if use.hidden and ward.free_before - usage.free(ward.sandbox.spec.overlays[0].upper) > bound:
+        if use.hidden and ward.free_before[0] - usage.free(ward.sandbox.spec.overlays[0].upper)[0] > bound:
             return "disk"  # a directory that hides its files: judge by what the disk has lost
-    if limits.inodes is not None and use.inodes > limits.inodes:
-        return "inodes"
+    if limits.inodes is not None:
+        lost = ward.free_before[1] - usage.free(ward.sandbox.spec.overlays[0].upper)[1] if use.hidden else 0
+        if max(use.inodes, lost) > limits.inodes:
+            return "inodes"
     return None
+
+
+def _disk(sandbox: Sandbox, seconds: float) -> usage.DiskUse:
+    """What all uppers take, with what lies in directories that are closed to a user."""
+    uppers = [overlay.upper for overlay in sandbox.spec.overlays]
+    use = usage.disk(uppers, seconds)
+    more = usage.disk_in_closed(uppers, seconds) if use.hidden and not sandbox.host.root else None
+    return more or use
 
 
 def last_look(sandbox: Sandbox) -> str | None:
@@ -171,5 +189,4 @@ def last_look(sandbox: Sandbox) -> str | None:
     limits, overlays = sandbox.spec.limits, sandbox.spec.overlays
     if not overlays or (limits.disk_mb is None and limits.inodes is None):
         return None
-    use = usage.disk([overlay.upper for overlay in overlays], LAST_LOOK)
-    return _passed(Ward(sandbox), use, 0)
+    return _passed(Ward(sandbox), _disk(sandbox, LAST_LOOK), 0)

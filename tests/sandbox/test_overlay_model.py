@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
 
 SCRIPT = Path(__file__).with_name("overlay_operations.py")
 PLAY = "import sys; sys.argv = {words!r}; exec(compile(open('/operations.py').read(), 'operations', 'exec'))"
-SEEDS = range(5)
+SEEDS = range(6)
 LAYERS = 4
 OPERATIONS = 560  # per layer
 CHANGES = 5000  # over all seeds, in each mode
