@@ -364,4 +364,4 @@ for place in ("/app", "/root/data/iterations"):
     record = kit.run(program, seconds=20)
     assert (record.outcome, record.reward) == ("completed", 1.0), record.detail
     assert any("nested" in note and "own log" in note for note in record.notes)
-    assert any("the count of changes stopped" in note for note in record.notes)
+    assert record.changes > 0
