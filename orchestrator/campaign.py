@@ -199,6 +199,7 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
     """What all trials share; everything is gone at the end, however it comes."""
     from orchestrator import answers
     from orchestrator.engines.host import EngineHost
+    from orchestrator.engines.named import log_name
     from orchestrator.environments import verifier_environment
     from orchestrator.exchanges import ExchangeStore
     from orchestrator.services import HomeServices
@@ -210,7 +211,8 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
         host = stack.enter_context(Host.detect(home.root))
         home.cache.mkdir(exist_ok=True)
         engine_name = setup.campaign.engine
-        engine = EngineHost(engine_name, setup.engine_command, home.checkout, home.cache / f"engine-{engine_name}.log")
+        log = home.cache / f"engine-{log_name(engine_name)}.log"
+        engine = EngineHost(engine_name, setup.engine_command, home.checkout, log)
         stack.callback(engine.close)
         engine.start()
         engine.wait_ready()

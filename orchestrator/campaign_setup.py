@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import candidates
 from orchestrator.campaign_view import BASELINE, ArmRow, CampaignView, TaskRow
 from orchestrator.config import Agent, Campaign, Engine, Settings, load_campaign, load_settings
+from orchestrator.engines import named
 from orchestrator.errors import ConfigError, Failed, Refused, SiaError, UsageError
 from orchestrator.repository import Repository
 from orchestrator.sealed import refuse_again
@@ -48,7 +49,9 @@ class Setup:
     @property
     def engine_command(self) -> tuple[str, ...]:
         """The argv list of the campaign's engine."""
-        return self.settings.engines[self.campaign.engine].command
+        command = named.command_of(self.campaign.engine, self.settings.engines)
+        assert command is not None, "checked when the campaign file was read"
+        return command
 
     def kept(self) -> dict[str, Any]:
         """What a resumed campaign needs besides its file (JSON)."""
@@ -64,13 +67,14 @@ def from_file(home: Home, file: Path, connection: sqlite3.Connection, say: Say) 
 
     campaign = load_campaign(file)
     settings = load_settings(home.checkout)
-    if campaign.engine not in settings.engines:
+    if not named.exists(campaign.engine, settings.engines):
         known = ", ".join(sorted(settings.engines)) or "none"
         raise ConfigError(
             f"engine = {campaign.engine!r}, but sia.toml has no [engines.{campaign.engine}] (known: {known})",
             where=str(file),
-            fix="name one of them, or add it to sia.toml",
+            fix="name one of them, add it to sia.toml, or use llama:MODEL (`sia engines list`)",
         )
+    named.prepare(campaign.engine, settings.engines, home.checkout, say)
     tasks = _tasks(campaign, home.checkout, file)
     rows = tuple(TaskRow(task.name, str(task.path), content_key(task.path), task.split) for task in tasks)
     repository = Repository(home).ensure()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from orchestrator.engines import named
 from orchestrator.errors import ConfigError
 
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -94,7 +95,7 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _engine_exists(self) -> Settings:
-        if self.main and self.main.engine not in self.engines:
+        if self.main and not named.exists(self.main.engine, self.engines):
             raise ValueError(f"[main] engine = {self.main.engine!r}, but there is no [engines.{self.main.engine}]")
         return self
 

@@ -18,6 +18,7 @@ from orchestrator import change, database, faults, states
 from orchestrator.boots import Ending, ending_of, last_words, valid_answer
 from orchestrator.candidates import build
 from orchestrator.config import Main
+from orchestrator.engines import named
 from orchestrator.engines.host import EngineDown, EngineHost
 from orchestrator.errors import ConfigError, Failed, SiaError
 from orchestrator.exchanges import ExchangeStore
@@ -62,7 +63,7 @@ class Supervisor:
 
         Raises ConfigError when sia.toml names no engine for the main instance."""
         name = engine or (settings.main.engine if settings.main else None)
-        if name is None or name not in settings.engines:
+        if name is None or not named.exists(name, settings.engines):
             what = f"there is no [engines.{name}]" if name else "[main] engine is not set"
             known = ", ".join(settings.engines)
             fix = f"name one of these: {known}" if known else "define one: [engines.NAME] with its command, and name it"
@@ -109,9 +110,10 @@ class Supervisor:
         self._ledger, self._repository = Ledger(self._db), Repository(home)
         host = stack.enter_context(Host.detect(home.root))
         recover(home, settings, self._db, host)
+        named.prepare(self._engine_name, settings.engines, home.checkout, self._report)
         engine = EngineHost(
             self._engine_name,
-            settings.engines[self._engine_name].command,
+            named.command_of(self._engine_name, settings.engines) or (),
             home.checkout,
             home.main / "engine.log",
         )

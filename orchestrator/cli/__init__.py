@@ -33,6 +33,9 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("log diff", "orchestrator.cli.log:diff", "Compare the iteration logs of two trials."),
     ("log verify", "orchestrator.cli.log:verify", "Check a journal's hash chain."),
     ("log export", "orchestrator.cli.log:export", "Export a trajectory (ATIF)."),
+    ("engines list", "orchestrator.cli.engines:list_engines", "List engines and known models."),
+    ("engines check", "orchestrator.cli.engines:check", "Start an engine and ask it for one answer."),
+    ("engines fetch", "orchestrator.cli.engines:fetch", "Fetch a known model into the cache."),
     ("sandbox run", "orchestrator.cli.sandbox:run", "Run any command in a sandbox, and show what it changed."),
     ("sandbox diff", "orchestrator.cli.sandbox_diff:diff_command", "List what an upper layer changed."),
 )
@@ -43,6 +46,7 @@ GROUPS = {
     "task": "Tasks.",
     "env": "Agent environments.",
     "log": "Iteration logs.",
+    "engines": "Engines and models.",
     "sandbox": "Sandboxes.",
 }
 

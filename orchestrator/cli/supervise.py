@@ -31,7 +31,7 @@ def supervise(*, engine: str | None = None) -> int:
     Parameters
     ----------
     engine
-        An engine of sia.toml instead of `[main] engine`.
+        An engine of sia.toml, or `llama:MODEL`, instead of `[main] engine`.
     """
     return _supervise(open_home(), engine, once=False)
 
@@ -44,7 +44,7 @@ def run(*, engine: str | None = None) -> int:
     Parameters
     ----------
     engine
-        An engine of sia.toml instead of `[main] engine`.
+        An engine of sia.toml, or `llama:MODEL`, instead of `[main] engine`.
     """
     home = open_home()
     messages = MessageLog(home.main / "messages.log")

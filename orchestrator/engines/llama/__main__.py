@@ -1,0 +1,50 @@
+"""`python -m orchestrator.engines.llama MODEL [--context N] [--parallel N] [--threads N] [--temperature T] …`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestrator.engines.models import located
+from orchestrator.engines.serve import serve
+from orchestrator.errors import SiaError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Load the model and serve on fd 0."""
+    parser = argparse.ArgumentParser(prog="llama", description="an engine with a local GGUF model")
+    parser.add_argument("model", help="a name of `sia engines list`, or a path")
+    parser.add_argument("--context", type=int, default=8192, help="tokens of one request, prompt and answer")
+    parser.add_argument("--parallel", type=int, default=2, help="requests at once; more of them wait")
+    parser.add_argument("--threads", type=int, help="default: one for each core")
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--no-cdata", action="store_true", help="guide answers without CDATA sections")
+    options = parser.parse_args(arguments)
+    if options.context < 256 or not 1 <= options.parallel <= 64 or not 0 <= options.temperature <= 5:
+        parser.error("--context from 256 up, --parallel 1 to 64, --temperature 0 to 5")
+    try:
+        model = located(options.model)
+    except SiaError as error:
+        print(f"llama engine: {error.render()}", file=sys.stderr)
+        return error.exit_code
+    try:
+        from orchestrator.engines.llama.model import LlamaModel
+        from orchestrator.engines.llama.server import LlamaOptions, LlamaServer
+
+        server = LlamaServer(model, LlamaOptions(options.context, options.parallel, options.threads))
+        serve(LlamaModel(server, temperature=options.temperature, cdata=not options.no_cdata))
+    except ModuleNotFoundError as error:
+        if error.name != "xllamacpp":
+            raise
+        print("llama engine: xllamacpp is missing\n  fix: pip install 'sia-orchestrator[llama]'", file=sys.stderr)
+        return 78
+    except SiaError as error:
+        print(f"llama engine: {error.render()}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
