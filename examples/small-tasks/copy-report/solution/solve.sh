@@ -1,0 +1,4 @@
+#!/bin/bash
+set -eu
+mkdir backup
+cp report.txt backup/

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+wc -l < notes.txt > count.txt

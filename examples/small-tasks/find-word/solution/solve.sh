@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+grep -l lighthouse letters/* | xargs basename > found.txt
