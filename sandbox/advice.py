@@ -56,6 +56,11 @@ def _table(bwrap: Path) -> tuple[tuple[tuple[str, ...], str, str], ...]:
             "there may be no more user namespaces (user.max_user_namespaces)",
             "sudo sysctl user.max_user_namespaces=65536",
         ),
+        (
+            ("max_*_namespaces exceeded",),
+            "there may be no more user namespaces (user.max_user_namespaces), or they are nested too deeply",
+            "sudo sysctl user.max_user_namespaces=65536",
+        ),
         (("RTM_NEWADDR", "not permitted"), "AppArmor forbids what user namespaces need (Ubuntu's default)", apparmor),
         (("setting up uid map",), "AppArmor forbids user namespaces to be used (Ubuntu's default)", apparmor),
         (

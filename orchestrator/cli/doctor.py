@@ -19,23 +19,36 @@ from sandbox import doctor as examination
 MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 
-def doctor(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+def doctor(
+    *, selftest: Annotated[bool, Parameter(negative="")] = False, json: Annotated[bool, Parameter(negative="")] = False
+) -> int:
     """Examine this machine: every protection is tried in a real sandbox. Exit code 1 if something needed is missing.
 
     Inside a repository, the state directory (.sia or SIA_HOME) is examined too; else a temporary one.
 
     Parameters
     ----------
+    selftest
+        Prove every promise as well: escapes, limits, and killing are tried, which takes a few seconds.
     json
         Print the findings as JSON.
     """
     try:
-        state = homes.open_home().run
-        return _report(examination.examine(state), json=json)
+        return _report(_examine(homes.open_home().run, selftest=selftest), json=json)
     except UsageError:  # not inside a repository
         with tempfile.TemporaryDirectory(prefix="sia-doctor-") as directory:
             Path(directory).chmod(0o711)
-            return _report(examination.examine(Path(directory)), json=json)
+            return _report(_examine(Path(directory), selftest=selftest), json=json)
+
+
+def _examine(state: Path, *, selftest: bool) -> list[examination.Finding]:
+    findings = examination.examine(state)
+    if not selftest or any(finding.state == "fail" for finding in findings):
+        return findings  # without a launch there is nothing to prove
+    from sandbox.selftest import selftest as prove
+
+    seen = {finding.detail for finding in findings}
+    return findings + [finding for finding in prove(state) if finding.topic == "promise" and finding.detail not in seen]
 
 
 def _report(findings: list[examination.Finding], *, json: bool) -> int:

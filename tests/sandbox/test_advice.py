@@ -17,6 +17,11 @@ BWRAP = Path("/opt/bwrap")
     ("text", "cause", "fix"),
     [
         ("bwrap: Creating new namespace failed: No space left on device", "max_user_namespaces", "sysctl"),
+        (
+            "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)",
+            "max_user_namespaces",
+            "sysctl",
+        ),
         ("bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted", "AppArmor", "profile sia-bwrap /opt/bwrap"),
         ("bwrap: setting up uid map: Permission denied", "AppArmor", "userns,"),
         ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "masked", "systempaths=unconfined"),
