@@ -130,7 +130,11 @@ class Gate:
             return None
         for extra in numbers[1:]:
             os.close(extra)
-        found = socket.socket(fileno=numbers[0])
+        try:
+            found = socket.socket(fileno=numbers[0])
+        except OSError:  # no socket
+            os.close(numbers[0])
+            return None
         listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if found.family != socket.AF_INET or not listens or found.getsockname() != ("127.0.0.1", PORT):
             found.close()

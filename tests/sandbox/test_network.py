@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import http.server
+import json
+import os
 import resource
 import shutil
 import socket
@@ -14,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ class _Lines(socketserver.BaseRequestHandler):
             server.got += size
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(handler: Any, kind: Any = http.server.ThreadingHTTPServer) -> Iterator[Any]:
     server = kind(("127.0.0.1", 0), handler)
     server.lock, server.now, server.most, server.got = threading.Lock(), 0, 0, 0
@@ -461,3 +463,47 @@ def test_bad_input_allow_list_of_a_sandbox(inside: Inside, shell: Inside) -> Non
 def test_limits_still_end_it(within: Inside) -> None:
     outcome, _ = within("time.sleep(60)", ("a.test:1",), limits=Limits(seconds=1))
     assert outcome.limit == "seconds"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "unix", "datagram", "elsewhere", "not listening", "nothing"])
+def test_only_the_listener_that_was_agreed_is_served(kind: str) -> None:
+    """What comes out of a sandbox in its place is closed, and serves nobody."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    way_out = gate.Gate(("a.test:1",), lambda name, port: [])
+    with contextlib.ExitStack() as stack:
+        inside = stack.enter_context(socket.socket(fileno=os.dup(way_out.connect())))
+        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+        datagram = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        elsewhere = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        idle = stack.enter_context(socket.socket())
+        null = stack.enter_context(open(os.devnull))
+        directory = os.open("/", os.O_PATH)
+        stack.callback(os.close, directory)
+        sent = {"pipe": null, "unix": unix, "datagram": datagram, "elsewhere": elsewhere, "not listening": idle}
+        number = directory if kind == "directory" else sent[kind].fileno() if kind in sent else None
+        socket.send_fds(inside, [b"l"], [] if number is None else [number, number])
+        way_out.open()
+        way_out._thread.join(10)
+        assert not way_out._thread.is_alive()
+    way_out.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_the_command_line_takes_an_allow_list(site: int, tmp_path: Path) -> None:
+    def sia(*words: str) -> subprocess.CompletedProcess[str]:
+        root = Path(__file__).resolve().parents[2]
+        command = [sys.executable, "-m", "orchestrator", "sandbox", "run", *words]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
+    words = ("--network", f"allow:127.0.0.1:{site}", "--", "python", "-c", fetch)
+    found = sia(*words, f"http://127.0.0.1:{site}/cli")
+    assert (found.returncode, found.stdout) == (0, f"/cli for 127.0.0.1:{site}\n"), found.stderr
+    assert f"@ 127.0.0.1:{site} " in found.stderr and "bytes sent" in found.stderr
+    found = sia("--json", *words, "http://evil.test/")
+    record = json.loads(found.stdout.splitlines()[-1])
+    assert [(c["host"], c["allowed"]) for c in record["connections"]] == [("evil.test", False)]
+    for wrong in (["host", "allow:a.test:1"], ["a.test:1"], ["allow:a.test"]):
+        found = sia(*(word for value in wrong for word in ("--network", value)), "--", "true")
+        assert found.returncode in (2, 78) and "fix:" in found.stderr
