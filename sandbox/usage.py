@@ -118,7 +118,8 @@ def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
                 if len(directory) > LONG and left:
                     left -= 1
                     directory = _anchored(directory, anchors)
-                entries = list(os.scandir(directory))
+                with os.scandir(directory) as scan:
+                    entries = list(scan)
             except OSError as error:
                 hidden = hidden or error.errno in (errno.EACCES, errno.ENAMETOOLONG)
                 continue
