@@ -119,19 +119,31 @@ def _same_content(name: str, new: tuple[int, os.stat_result], old: tuple[int, os
     size = new[1].st_size
     if size != old[1].st_size:
         return False
-    one, two = stack.open_file(name, *new), stack.open_file(name, *old)
-    with open(one, "rb", buffering=0) as left, open(two, "rb", buffering=0) as right:
-        position = 0
-        while True:
-            position = min(_next_data(one, position, size), _next_data(two, position, size))  # holes of both are equal
-            if position >= size:
-                return True
-            left.seek(position)
-            right.seek(position)
-            data = left.read(CHUNK)
-            if not data or data != right.read(len(data)):
-                return False
-            position += len(data)
+    if size == 0:
+        return True
+    one = stack.open_file(name, *new)
+    try:
+        two = stack.open_file(name, *old)
+        try:
+            return _same_data(one, two, size)
+        finally:
+            os.close(two)
+    finally:
+        os.close(one)
+
+
+def _same_data(one: int, two: int, size: int) -> bool:
+    position = 0
+    while position < size:
+        if size > CHUNK:  # holes of both are equal
+            position = min(_next_data(one, position, size), _next_data(two, position, size))
+        data = os.pread(one, min(CHUNK, size), position)
+        if data != os.pread(two, min(CHUNK, size), position):
+            return False
+        if not data:
+            break
+        position += len(data)
+    return True
 
 
 def _next_data(descriptor: int, position: int, size: int) -> int:

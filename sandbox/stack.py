@@ -173,6 +173,8 @@ def readable(name: str, directory: int, status: os.stat_result) -> Iterator[None
 
 def open_file(name: str, directory: int, status: os.stat_result) -> int:
     """A descriptor of a regular file; `status` says that it is one."""
+    if not _needs(status, 0o400):
+        return os.open(name, FILE, dir_fd=directory)
     with readable(name, directory, status):
         return os.open(name, FILE, dir_fd=directory)
 
@@ -183,6 +185,8 @@ def attributes(name: str, directory: int, status: os.stat_result) -> dict[str, b
         return {}
     path = f"/proc/self/fd/{directory}/{name}"
     found = [key for key in os.listxattr(path, follow_symlinks=False) if key.startswith("user.")]
+    if not found:
+        return {}
     shown = {_shown(key): key for key in found if not key.startswith(INTERNAL) or key.startswith(ESCAPED)}
     if not shown:
         return {}
