@@ -45,6 +45,7 @@ class _Engine(threading.Thread):
     def __init__(self, line: socket.socket, memory: WorkingMemory) -> None:
         super().__init__(daemon=True)
         self._line, self._memory, self.busy = line, memory, 0.0
+        self._count = memory.get_entries_count()
 
     def run(self) -> None:
         for number in itertools.count():
@@ -61,12 +62,12 @@ class _Engine(threading.Thread):
     def _answer(self, request: bytes, number: int) -> str:
         if request.startswith(b"<token_"):
             return "1000000" if request.startswith(b"<token_limit") else str(len(request) // 4)
-        if self._memory.get_entries_count() > ENTRIES:
+        if self._memory.get_entries_count() > self._count:
             return f'<delete id="{self._memory.get_entries()[-1].id}"/>'
         return f"<reasoning>{'r' * SIZE}</reasoning>"
 
 
-def _agent(data: Path) -> tuple[StandardAgent, socket.socket]:
+def _agent(data: Path, count: int) -> tuple[StandardAgent, socket.socket]:
     ours, theirs = socket.socketpair()
     interrupt, ids, clock, io = Interrupt(), TimeIds(), Clock(), StandardIOBuffer(0, 1)
     runner = ScriptRunner(os.environ, interrupt)
@@ -88,16 +89,17 @@ def _agent(data: Path) -> tuple[StandardAgent, socket.socket]:
         clock=clock,
         interrupt=interrupt,
     )
-    for _ in range(ENTRIES):
+    for _ in range(count):
         parts.memory.add_entry(ReasoningEntry("x" * SIZE, ids.next(), clock.now()))
     return StandardAgent(parts), theirs
 
 
-class _Bench:
+class Bench:
     """An agent with its engine; `step` is one iteration: seconds that were the agent's own, by the clock and of CPU."""
 
-    def __init__(self, data: Path) -> None:
-        self._agent, self._theirs = _agent(data)
+    def __init__(self, data: Path, entries: int = ENTRIES) -> None:
+        self._agent, self._theirs = _agent(data, entries)
+        self.memory = self._agent.working_memory
         self._engine = _Engine(self._theirs, self._agent.working_memory)
         self._engine.start()
 
@@ -118,13 +120,13 @@ def _compare() -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     with tempfile.TemporaryDirectory(dir=ROOT) as directory, open(os.devnull, "w") as nowhere:
         log = os.dup(2)
         os.dup2(nowhere.fileno(), 2)  # the agent's own log: one line per iteration
-        old = _Bench(Path(directory) / "old")
+        old = Bench(Path(directory) / "old")
         late, early = [], []
         try:
             for _ in range(LATE):
                 old.step()
             for number in range(ROUNDS):
-                young = _Bench(Path(directory) / f"young-{number}")
+                young = Bench(Path(directory) / f"young-{number}")
                 for _ in range(EARLY):
                     young.step()
                 for turn in range(WINDOW):

@@ -76,3 +76,8 @@ class OwnLogs:
 
     def _note(self, what: str) -> None:
         self._notes[f"the agent's own log holds {what}; the rest was compared"] = None
+
+
+def kept_logs(trial_directory: Path) -> Path:
+    """Where a finished trial's own iteration logs lie, compressed (`log_archive`)."""
+    return trial_directory / "iterations.zst"

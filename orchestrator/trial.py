@@ -15,7 +15,8 @@ from orchestrator.captured import Stopped as Stopped
 from orchestrator.instance_io import CappedFile
 from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton
 from orchestrator.journal import Journal
-from orchestrator.own_logs import OwnLogs
+from orchestrator.log_archive import Packer, packed_on_the_way
+from orchestrator.own_logs import OwnLogs, kept_logs
 from orchestrator.protocol import sampling_seed
 from orchestrator.task_check import broken_by_oracle
 from orchestrator.trial_ending import Ending, judge_ending, trial_limits
@@ -141,10 +142,20 @@ class _Trial:
         return self._record(journal, line.usage, outcome, ending, compared.tampering, behaviour, reward, changes)
 
     def _compare_log(self, journal: Journal) -> answers.LogComparison:
-        """The agent's own log against the journal."""
-        logs = OwnLogs(self.data.upper) if self.data else ()
-        compared = answers.compare_log(journal, logs)
-        self.notes += [*compared.notes, *(logs.notes if isinstance(logs, OwnLogs) else ())]
+        """The agent's own log against the journal; it is kept, compressed, for `sia log show --own`."""
+        if self.data is None:
+            return answers.compare_log(journal, ())
+        logs = OwnLogs(self.data.upper)
+        try:
+            with Packer(kept_logs(self.spec.directory)) as packer:
+                files = packed_on_the_way(logs, packer)
+                compared = answers.compare_log(journal, files)
+                for _ in files:  # the comparison ends at the first answer that nobody gave
+                    pass
+        except OSError as error:
+            compared = answers.compare_log(journal, logs)
+            self.notes.append(f"the agent's own log was not kept: {error.strerror}")
+        self.notes += [*compared.notes, *logs.notes]
         return compared
 
     def _changes(self) -> int:

@@ -19,7 +19,9 @@ from orchestrator.errors import UsageError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import open_home
 from orchestrator.journal import Exchange, Journal
-from orchestrator.untrusted import one_line
+from orchestrator.log_archive import LogArchive
+from orchestrator.own_logs import kept_logs
+from orchestrator.untrusted import one_line, printable
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout.")]
 Name = Annotated[str, Parameter(help="A trial's id, its unique beginning, or `main`; `ID~1` is an earlier attempt.")]
@@ -32,11 +34,16 @@ def show(
     /,
     *,
     everything: Annotated[bool, Parameter(name="--all", negative="", help="Also token counts and limits.")] = False,
+    own: Annotated[
+        bool, Parameter(negative="", help="The agent's own iteration log instead: what it wrote, not what was asked.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Show the iterations of a trial or of the main instance, or one of them in full."""
     with _journals() as store:
         journal = _open(store, trial)
+        if own:
+            return _show_own(journal, number)
         if number is not None:
             exchange = _exchange(journal, number)
             print(_dump(_as_json(exchange, full=True)) if json else trajectory.iteration_xml(exchange))
@@ -118,6 +125,30 @@ def export(
     except OSError as error:
         raise UsageError(f"can't be written: {error.strerror}", where=str(output), fix="name another file") from None
     print(output, file=sys.stderr)
+    return 0
+
+
+def _show_own(journal: Journal, number: int | None) -> int:
+    """The agent's own logs of a finished trial: their names, or one byte for byte (to a terminal: made harmless)."""
+    meta, id = journal.meta, (match[1] if (match := _ATTEMPT.fullmatch(journal.id)) else journal.id)
+    if meta.get("kind") != "trial":
+        raise UsageError("only finished trials have compressed logs", fix="main's are in its /root/data/iterations")
+    file = kept_logs(open_home().campaigns / str(meta["campaign"]) / "trials" / id)
+    if not file.exists():
+        raise UsageError(f"{id} has no log of its own", where=str(file), fix="`sia log show ID` shows the journal")
+    archive = LogArchive(file)
+    if number is None:
+        print("\n".join(one_line(name, 120) for name in archive.names))
+        return 0
+    name = next((name for name in archive.names if name == f"{number:08d}.xml"), None)
+    if name is None:
+        raise UsageError(f"{id} has no own log of iteration {number}", fix=f"`sia log show {id} --own` lists them")
+    content = archive.read(name)
+    if sys.stdout.isatty():
+        print(printable(content.decode("utf-8", "replace")))
+    else:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
     return 0
 
 

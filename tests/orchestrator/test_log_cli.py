@@ -12,6 +12,8 @@ import pytest
 
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.journal import Asked, Exchange, Journal
+from orchestrator.log_archive import pack
+from orchestrator.own_logs import kept_logs
 from orchestrator.protocol import EngineUsage
 
 Sia = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,7 +33,9 @@ def sia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sia:
 
 def write(top: Path, name: str, answers: list[str], kind: str = "trial") -> None:
     store = ExchangeStore(top / ".sia" / "exchanges", top / ".sia" / "sia.db")
-    journal = Journal.create(store, name, {"kind": kind, "arm": "better", "task": "sum\x1b[31m", "commit": "abc"})
+    journal = Journal.create(
+        store, name, {"kind": kind, "campaign": "c1", "arm": "better", "task": "sum\x1b[31m", "commit": "abc"}
+    )
     entries = ""
     for n, answer in enumerate(answers, 1):
         context = f'<context time="{n}{name}">{entries}\n</context>'
@@ -61,6 +65,22 @@ def test_show_lists_and_shows_one(tmp_path: Path, sia: Sia) -> None:
     data = json.loads(sia("show", "c1-t1", "--json").stdout)
     assert (data["journal"], len(data["exchanges"])) == ("c1-t1", 3)
     assert json.loads(sia("show", "c1-t1", "2", "--json").stdout)["reply"].startswith("<single>\x1b]0;")
+
+
+def test_the_own_log_of_an_agent_byte_for_byte(tmp_path: Path, sia: Sia) -> None:
+    write(tmp_path, "c1-t1", ["<stop/>"])
+    write(tmp_path, "n1", ["<stop/>"], "main")
+    missing = sia("show", "c1-t1", "--own")
+    assert missing.returncode != 0 and "no log of its own" in missing.stderr
+    directory = tmp_path / ".sia" / "campaigns" / "c1" / "trials" / "c1-t1"
+    directory.mkdir(parents=True)
+    plain = "<iteration>\x1b[31m ‹U+001B› ü\r\n</iteration>\n\n".encode()
+    pack([("00000001.xml", plain), ("texts/x\x1b", b"prompt")], kept_logs(directory))
+    assert sia("show", "c1-t1", "--own").stdout.splitlines()[0] == "00000001.xml"
+    argv = [sys.executable, "-m", "orchestrator", "log", "show", "c1-t1", "1", "--own"]
+    assert subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout == plain
+    assert "no own log of iteration 2" in sia("show", "c1-t1", "2", "--own").stderr
+    assert "/root/data/iterations" in sia("show", "main", "--own").stderr
 
 
 def test_names_are_found(tmp_path: Path, sia: Sia) -> None:

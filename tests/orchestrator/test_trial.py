@@ -17,6 +17,8 @@ from orchestrator.config import CampaignLimits
 from orchestrator.engines.host import EngineHost
 from orchestrator.forgeability import read_mark
 from orchestrator.journal import Journal
+from orchestrator.log_archive import LogArchive
+from orchestrator.own_logs import kept_logs
 from orchestrator.tasks import load_task
 from orchestrator.trial import Stopped, TrialRecord, run_trial
 from orchestrator.trial_ending import trial_limits
@@ -62,6 +64,9 @@ def test_the_standard_agent_completes(kit: TrialKit) -> None:
     assert seen[-1].iterations == 2
     assert (spec.directory / "workdir/seen").read_text() == "start\n"
     assert not (spec.directory / "layers").exists()
+    archive = LogArchive(kept_logs(spec.directory))
+    assert {"00000001.xml", "00000002.xml"} < set(archive.names), "the agent's own log is kept, compressed"
+    assert archive.read("00000002.xml").startswith(b"<iteration system_prompt_hash=")
     journal = Journal.open(kit.store, record.journal)
     assert journal.verify().problem is None and journal.head == record.journal_head
     assert TrialRecord.from_json(json.loads(json.dumps(record.to_json())) | {"newer": 1}) == record
