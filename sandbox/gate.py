@@ -62,6 +62,11 @@ class Gate:
         self._proxy: Proxy | None = None
         self._thread = threading.Thread(target=self._serve, name="sandbox-proxy", daemon=True)
 
+    @classmethod
+    def of(cls, spec: SandboxSpec, resolve: Resolve) -> Gate | None:
+        """The gate that a specification asks for, if any."""
+        return cls(spec.network, resolve) if isinstance(spec.network, tuple) and spec.network else None
+
     def through(self, spec: SandboxSpec) -> SandboxSpec:
         """The specification whose command begins with the program above, with the proxy in its environment.
 

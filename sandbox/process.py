@@ -89,15 +89,12 @@ class Sandbox:
         _check_descriptors(passed)
         host.bubblewrap.verify()
         arguments.check(spec)
-        way_out = gate.Gate(spec.network, host.resolve) if isinstance(spec.network, tuple) and spec.network else None
+        way_out = gate.Gate.of(spec, host.resolve)
         if way_out:
             spec = way_out.through(spec)
         control, *standard = [number for number in range(3, FIRST) if number not in passed][:4]
         descriptors = arguments.Descriptors(FIRST)
-        roots = interpreter.roots(spec.python) if spec.python else ()
-        base = rootfs.look(spec.rootfs, host.uid, host.gid) if spec.rootfs else None
-        options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp, base)
-        options_number = descriptors.add(os.fsencode("\0".join([*options, ""])))
+        options_number = descriptors.add(_options(host, spec, descriptors))
         processes = spec.limits.processes + 1 if spec.limits.processes else None  # pid 1 counts, and is ours
         first = runner.argv(control, (standard[0], standard[1], standard[2]), processes, spec.command)
         argv = ["bwrap", "--args", options_number, "--", *first]
@@ -120,10 +117,7 @@ class Sandbox:
                 1: null,
                 2: setup_end,
                 control: theirs.fileno(),
-                **{
-                    number: null if fd is None else fd
-                    for number, fd in zip(standard, (stdin, stdout, stderr), strict=True)
-                },
+                **dict(zip(standard, (null if fd is None else fd for fd in (stdin, stdout, stderr)), strict=True)),
                 **passed,
                 **files,
             }
@@ -337,6 +331,14 @@ def _check_descriptors(passed: Mapping[int, int]) -> None:
             raise SandboxFailed(f"descriptor {descriptor} can't be passed ({error.strerror})") from None
         if not (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)) or not 3 <= number < FIRST:
             raise CannotIsolate(f"only sockets and pipes may be passed, as 3…{FIRST - 1}", where=f"descriptor {number}")
+
+
+def _options(host: Host, spec: SandboxSpec, descriptors: arguments.Descriptors) -> bytes:
+    """What bwrap reads with `--args`; `descriptors` takes what it reads besides."""
+    roots = interpreter.roots(spec.python) if spec.python else ()
+    base = rootfs.look(spec.rootfs, host.uid, host.gid) if spec.rootfs else None
+    options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp, base)
+    return os.fsencode("\0".join([*options, ""]))
 
 
 def _memory_file(content: bytes) -> int:

@@ -32,6 +32,7 @@ from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
 PATIENCE = 0.05  # seconds until a signal is passed on, at most
 GRACE = 5.0  # seconds between Ctrl-C and the end
 COPY_LIMIT = 4 << 30
+PYTHON = Path(sys.executable)  # shown inside, so that programs of this environment run there
 
 
 def run(
@@ -78,22 +79,19 @@ def run(
         raise UsageError("no command given", fix="sia sandbox run -- COMMAND [ARGUMENT…]")
     if min(memory_mb, processes) <= 0 or (seconds is not None and seconds <= 0):
         raise UsageError("limits must be above 0", where="sia sandbox run")
-    lower = (workdir or Path.cwd()).resolve()
-    if not lower.is_dir():
-        raise UsageError("there is no such directory", where=str(lower))
+    lower = _directory(workdir or Path.cwd())
     limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
     with _scratch(lower, keep) as scratch, Host.detect(scratch / "state") as host:
         layer = _layer(host, lower, scratch)
         upper, work = host.make_upper(scratch / "state", "0")
-        python = Path(sys.executable)
         spec = SandboxSpec(
             command=command,
             workdir=str(lower),
-            env={"PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", "TERM": os.environ.get("TERM", "dumb")},
+            env={"PATH": f"{PYTHON.parent}:/usr/local/bin:/usr/bin:/bin", "TERM": os.environ.get("TERM", "dumb")},
             binds=tuple(Bind(path.resolve(), str(path.resolve())) for path in _existing(ro)),
             overlays=(Overlay(str(lower), (layer,), upper, work),),
             limits=limits,
-            python=python,
+            python=PYTHON,
             network=_network(network),
             rootfs=rootfs,
         )
@@ -107,6 +105,12 @@ def run(
             host.remove(scratch / "state" / "0")
     _report(outcome, changes, limits, json=json)
     return _exit_code(outcome)
+
+
+def _directory(path: Path) -> Path:
+    if not path.is_dir():
+        raise UsageError("there is no such directory", where=str(path.resolve()))
+    return path.resolve()
 
 
 def _network(words: tuple[str, ...]) -> Literal["none", "host"] | tuple[str, ...]:
