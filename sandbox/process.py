@@ -95,18 +95,13 @@ class Sandbox:
         control, *standard = [number for number in range(3, FIRST) if number not in passed][:4]
         descriptors = arguments.Descriptors(FIRST)
         options_number = descriptors.add(_options(host, spec, descriptors))
-        processes = spec.limits.processes + 1 if spec.limits.processes else None  # pid 1 counts, and is ours
-        first = runner.argv(control, (standard[0], standard[1], standard[2]), processes, spec.command)
-        argv = ["bwrap", "--args", options_number, "--", *first]
+        argv = ["bwrap", "--args", options_number, "--", *_first_process(spec, control, standard)]
 
         with contextlib.ExitStack() as stack:
-            ours, theirs = socket.socketpair()
+            ours, theirs = _control_channel()
             stack.callback(theirs.close)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            ours.setblocking(False)
-            setup, setup_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            setup, setup_end = _setup_pipe()
             stack.callback(os.close, setup_end)
-            os.set_blocking(setup_end, True)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             stack.callback(os.close, null)
             files = {number: _memory_file(content) for number, content in descriptors.contents.items()}
@@ -320,6 +315,20 @@ class Sandbox:
         self.kill()
 
 
+def _first_process(spec: SandboxSpec, control: int, standard: list[int]) -> list[str]:
+    """Command line of pid 1, which counts as a process, but not as the command's."""
+    processes = spec.limits.processes + 1 if spec.limits.processes else None
+    return runner.argv(control, (standard[0], standard[1], standard[2]), processes, spec.command)
+
+
+def _control_channel() -> tuple[socket.socket, socket.socket]:
+    """Our end, which never blocks and learns the sender of each message, and pid 1's."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours.setblocking(False)
+    return ours, theirs
+
+
 def _check_descriptors(passed: Mapping[int, int]) -> None:
     """Only sockets and pipes: a directory's descriptor would be a way out."""
     if len(passed) > FIRST - 3 - 4:
@@ -339,6 +348,13 @@ def _options(host: Host, spec: SandboxSpec, descriptors: arguments.Descriptors) 
     base = rootfs.look(spec.rootfs, host.uid, host.gid) if spec.rootfs else None
     options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp, base)
     return os.fsencode("\0".join([*options, ""]))
+
+
+def _setup_pipe() -> tuple[int, int]:
+    """Reading end (never blocks) and writing end of what bwrap and pid 1 have as their stderr."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reading, False)
+    return reading, writing
 
 
 def _memory_file(content: bytes) -> int:
