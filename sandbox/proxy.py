@@ -34,8 +34,8 @@ CHUNK = 1 << 16
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        self.status, self.reason = status, reason
+    def __init__(self, status: int, reason: str, *, answered: bool = False) -> None:
+        self.status, self.reason, self.answered = status, reason, answered
         super().__init__(reason)
 
 
@@ -153,7 +153,8 @@ class Proxy:
             outside = await self._open(request, attempt)
         except _Refused as refused:
             attempt.detail = refused.reason
-            await loop.sock_sendall(inside, reply(attempt.protocol, refused.status, refused.reason))
+            if not refused.answered:
+                await loop.sock_sendall(inside, reply(attempt.protocol, refused.status, refused.reason))
             await _drain(inside)
             return
         with outside:
@@ -181,7 +182,7 @@ class Proxy:
         except TimeoutError:
             raise _Refused(408, f"no request within {REQUEST_SECONDS:g} s") from None
         except BadRequest as error:
-            raise _Refused(400, str(error)) from None
+            raise _Refused(400, str(error), answered=error.answered) from None
         attempt.protocol, attempt.host, attempt.port = request.protocol, request.host, request.port
         refusal = self.allowed.refusal(request.host, request.port)
         if refusal:

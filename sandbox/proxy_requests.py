@@ -21,7 +21,11 @@ PHRASES = {400: "Bad Request", 403: "Forbidden", 408: "Request Timeout", 502: "B
 
 
 class BadRequest(Exception):
-    """It is not a request that the proxy understands; says why."""
+    """It is not a request that the proxy understands; says why. `answered`: the client has been told already."""
+
+    def __init__(self, reason: str, *, answered: bool = False) -> None:
+        self.answered = answered
+        super().__init__(reason)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ async def _socks(receive: Receive, send: Send) -> Request:
     methods = await exactly((await exactly(1))[0])
     if 0 not in methods:
         await send(b"\x05\xff")
-        raise BadRequest("SOCKS5 without a method that needs no password")
+        raise BadRequest("SOCKS5 without a method that needs no password", answered=True)
     await send(b"\x05\x00")
     version, command, _, kind = await exactly(4)
     if version != 5 or kind not in (1, 3, 4):
