@@ -24,7 +24,7 @@ from instance.state import Counters, Saved, StateStore
 from instance.text import visible
 from instance.validator import XMLValidator
 
-COUNTED_MAX = 8_000_000  # characters of a prompt that an engine is asked to count; more of it is estimated
+SENT_MAX = 3_900_000  # characters of a prompt; more might not fit into a request (16 MB, docs/contract.md)
 _ROUNDS = 3  # counts until the percent that a prompt shows is its own
 
 
@@ -144,8 +144,9 @@ class BaseAgent(ABC):
         if self._limit is None:
             self._limit = max(1, self.llm.token_limit())
         size = len(prompt.system) + len(prompt.document)
-        tokens = size // 4 if size > COUNTED_MAX else self.llm.token_count(prompt.system, prompt.context)
-        return 100.0 * tokens / self._limit
+        if size > SENT_MAX:  # it is not asked about either
+            return 100.0 * max(size / SENT_MAX, size / 4 / self._limit)
+        return 100.0 * self.llm.token_count(prompt.system, prompt.context) / self._limit
 
     def _save(self, *, durable: bool = False) -> bool:
         """Save all that the next start needs; a full disk is told to the model, who can make room."""

@@ -75,6 +75,14 @@ def test_a_single_output_that_is_too_long(agent) -> None:  # type: ignore[no-unt
     assert size(agent.requests()[1]) <= 100 and "characters left out" in agent.contexts()[1]
 
 
+def test_more_than_a_request_can_hold(agent) -> None:  # type: ignore[no-untyped-def]
+    """Five million characters of three bytes each would be refused by the broker, even if an engine could take them."""
+    script = "<single limit='9000000'>head -c 5000000 /dev/zero | sed 's/\\x00/語/g'</single>"
+    agent.start([script, "<stop/>"])
+    assert agent.finish(seconds=60)[0] == 0
+    assert len(agent.requests()[1].encode()) < 16_000_000 and "characters left out" in agent.contexts()[1]
+
+
 def test_an_engine_that_refuses_what_it_counted(agent) -> None:  # type: ignore[no-untyped-def]
     refused = {"error": "too_long 9000"}
     agent.start(["<single>seq 4000</single>", refused, "<reasoning>shorter</reasoning>", '<delete id="0000002"/>'])
