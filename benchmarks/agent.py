@@ -117,7 +117,7 @@ class Bench:
 
 def _compare() -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Seconds of iterations around EARLY and around LATE, in turn, so that noise hits both alike."""
-    with tempfile.TemporaryDirectory(dir=ROOT) as directory, open(os.devnull, "w") as nowhere:
+    with tempfile.TemporaryDirectory(prefix=".benchmark-", dir=ROOT) as directory, open(os.devnull, "w") as nowhere:
         log = os.dup(2)
         os.dup2(nowhere.fileno(), 2)  # the agent's own log: one line per iteration
         old = Bench(Path(directory) / "old")

@@ -58,7 +58,7 @@ def run(iterations: int, data: Path) -> tuple[list[float], list[float]]:
 def measure() -> list[Figure]:
     """Cost and memory at the end against the beginning, and what the logs take on disk."""
     iterations = int(os.environ.get("SIA_LONG_RUN", "10000"))
-    with tempfile.TemporaryDirectory(dir=ROOT) as directory, open(os.devnull, "w") as nowhere:
+    with tempfile.TemporaryDirectory(prefix=".benchmark-", dir=ROOT) as directory, open(os.devnull, "w") as nowhere:
         log = os.dup(2)
         os.dup2(nowhere.fileno(), 2)
         try:
