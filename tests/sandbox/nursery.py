@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from sandbox import bwrap, filter, runner
 from sandbox.host import Host
 from sandbox.process import Sandbox
 from sandbox.spec import Overlay, SandboxSpec
@@ -71,6 +72,7 @@ def main() -> None:
         random.Random(sys.argv[4]),
     )
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    bwrap.find(), filter.program(), runner.program()  # remembered, so that no supervisor has to find them again
     survivors, slowest, launched, done = 0, 0.0, 0, 0
     while done < rounds:
         started = [start(state / f"{done + number}") for number in range(parallel)]
