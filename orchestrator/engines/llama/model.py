@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from typing import Any
 
-from orchestrator.answer_checker import checker
+from orchestrator.engines.guided import Guides
 from orchestrator.engines.llama.prompt import PromptTokens
 from orchestrator.engines.llama.server import LlamaServer
 from orchestrator.engines.serve import EngineError, Hangup, Line
-from orchestrator.engines.xml_schema_validator import Guide, Unsupported, guide
 from orchestrator.protocol import EngineUsage, Request, clean
 
 _ANSWER = 1024  # tokens, where a request names no limit
@@ -24,9 +22,9 @@ class LlamaModel:
     """
 
     def __init__(self, server: LlamaServer, *, temperature: float = 0.7, cdata: bool = True) -> None:
-        self._server, self._temperature, self._cdata = server, temperature, cdata
+        self._server, self._temperature = server, temperature
         self._prompts = PromptTokens(server)
-        self._refused: set[str] = set()
+        self._guides = Guides("llama engine", cdata=cdata)
 
     def token_limit(self) -> int:
         """What one request may have, prompt and answer."""
@@ -43,7 +41,7 @@ class LlamaModel:
         if room < 1:
             raise EngineError("too_long", f"{len(prompt)} tokens, at most {self._server.limit - 1} are taken")
         prefix = request.prefix.lstrip()
-        found = self._guide(request.schema, prefix)
+        found = self._guides.of(request.schema, prefix)
         body = {
             "prompt": prompt,
             "n_predict": min(request.max_tokens or _ANSWER, room),
@@ -60,7 +58,8 @@ class LlamaModel:
         if usage.finish == "length" and (ending := found.ending(prefix, written.encode())):
             written += ending[1]
             yield ending[1].encode()
-        self._check(request.schema, prefix + written)
+        if fault := self._guides.fault(request.schema, prefix + written):
+            self._guides.note(f"a guided answer is not valid: {fault}")
         return usage
 
     def _written(self, body: dict[str, Any], line: Line) -> Generator[bytes, None, tuple[str, dict[str, Any]]]:
@@ -77,29 +76,6 @@ class LlamaModel:
         finally:
             events.close()
         return "".join(written), last
-
-    def _guide(self, schema: str, prefix: str) -> Guide | None:
-        """The guide of a schema, if it has one that fits the prefix; says once in the log why there is none."""
-        if not schema:
-            return None
-        try:
-            found = guide(schema.encode(), cdata=self._cdata)
-            if found.grammar(prefix) is None and not self._cdata:
-                found = guide(schema.encode())  # a prefix with CDATA
-            why = None if found.grammar(prefix) else f"no valid answer begins with {prefix[:60]!r}"
-        except Unsupported as error:
-            found, why = None, str(error)
-        if why is None:
-            return found
-        if why not in self._refused and len(self._refused) < 100:
-            self._refused.add(why)
-            print(f"llama engine: answers are unguided: {why}", file=sys.stderr, flush=True)
-        return None
-
-    def _check(self, schema: str, answer: str) -> None:
-        """A guided answer is checked like any other: what the sampler promises is not what it wrote."""
-        if fault := checker(schema.encode()).check(answer).error:
-            print(f"llama engine: a guided answer is not valid: {fault}", file=sys.stderr, flush=True)
 
 
 def _usage(last: dict[str, Any], prompt: int) -> EngineUsage:

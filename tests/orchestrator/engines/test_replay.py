@@ -51,3 +51,36 @@ def test_a_missing_store_is_named(tmp_path: Path, names: tuple[str, ...], said: 
     command = ["python", "-m", "orchestrator.engines.replay", str(tmp_path), *names]
     with EngineHost("replay", command, TOP, tmp_path / "log") as host, pytest.raises(ConfigError, match=said):
         host.wait_ready()
+
+
+def test_a_miss_names_the_first_byte_that_differs(kit: Kit) -> None:
+    live = kit.engine("[[rule]]\nanswer = '<stop/>'\n")
+    _, first = kit.line(live, name="recorded", schema=b"")
+    first.ask(infer_request("<context>abc one</context>"))
+    first.journal.seal()
+    command = ["python", "-m", "orchestrator.engines.replay", str(kit.directory)]
+    with EngineHost("replay", command, TOP, kit.directory / "log") as engine:
+        engine.wait_ready()
+        line, second = kit.line(engine, name="again", schema=b"")
+        miss = second.ask(infer_request("<context>abc two</context>")).decode()
+        assert "parts from exchange 1 in its context at byte" in miss
+        assert "b'two" in miss
+        assert "b'one" in miss
+        line.close()
+
+
+def test_record_mode_asks_the_live_engine_for_what_is_missing(kit: Kit, tmp_path: Path) -> None:
+    live = kit.engine("[[rule]]\nanswer = '<single>old</single>'\n")
+    _, first = kit.line(live, name="recorded", schema=b"")
+    first.ask(infer_request("<context>a</context>"))
+    first.journal.seal()
+    policy = tmp_path / "new.toml"
+    policy.write_text("[[rule]]\nanswer = '<single>new</single>'\n")
+    command = ["python", "-m", "orchestrator.engines.replay", str(kit.directory), "recorded", "--record", "--"]
+    command += ["python", "-m", "orchestrator.engines.scripted", str(policy)]
+    with EngineHost("replay", command, TOP, kit.directory / "log") as engine:
+        engine.wait_ready()
+        line, second = kit.line(engine, name="again", schema=b"")
+        assert b"old" in second.ask(infer_request("<context>a</context>"))
+        assert b"new" in second.ask(infer_request("<context>b</context>"))
+        line.close()

@@ -1,0 +1,54 @@
+"""`python -m orchestrator.engines.openai MODEL [--url URL] [--key-variable NAME] [--kind KIND] …`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestrator.engines.openai.dialects import DIALECTS
+from orchestrator.engines.serve import serve
+from orchestrator.errors import SiaError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Look whether the server answers, and serve on fd 0."""
+    parser = argparse.ArgumentParser(prog="openai", description="an engine behind an OpenAI-compatible server")
+    parser.add_argument("model")
+    parser.add_argument("--url", help="the server's address, up to /v1 (default: OpenAI's)")
+    parser.add_argument("--key-variable", default="OPENAI_API_KEY", help="the variable that holds the key")
+    parser.add_argument("--kind", choices=list(DIALECTS), help="how it takes grammars (default: found out)")
+    parser.add_argument("--context", type=int, help="tokens of one request (default: what the server tells)")
+    parser.add_argument("--attempts", type=int, default=3, help="answers until one is valid, where no grammar guides")
+    parser.add_argument("--retries", type=int, default=4, help="of requests that hit a rate limit or a failure")
+    parser.add_argument("--temperature", type=float, help="default: the server's")
+    options = parser.parse_args(arguments)
+    try:
+        from orchestrator.engines.openai.model import ChatModel
+        from orchestrator.engines.openai.server import ChatServer, ServerOptions
+
+        server = ChatServer(
+            ServerOptions(
+                url=options.url,
+                model=options.model,
+                key_variable=options.key_variable,
+                kind=options.kind,
+                limit=options.context,
+                retries=max(0, options.retries),
+            )
+        )
+        serve(ChatModel(server, attempts=max(1, options.attempts), temperature=options.temperature))
+    except ModuleNotFoundError as error:
+        if error.name not in ("openai", "genai_prices"):
+            raise
+        print("openai engine: openai is missing\n  fix: pip install 'sia-orchestrator[openai]'", file=sys.stderr)
+        return 78
+    except SiaError as error:
+        print(error.render(), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
