@@ -1,4 +1,4 @@
-"""A long run: 10,000 iterations with 30 entries and outputs of 10 kB. `benchmarks/run long_run`; some minutes, 3 GB.
+"""A long run: 10,000 iterations, 30 entries, outputs of 10 kB. `benchmarks/run long_run`; minutes, 3 GB in TMPDIR.
 
 Another length: `SIA_LONG_RUN=1000 benchmarks/run long_run`.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.agent import ROOT, Bench
+from benchmarks.agent import Bench
 from benchmarks.figure import Figure
 from instance.entries import SingleEntry
 from instance.memory import WorkingMemory
@@ -58,7 +58,7 @@ def run(iterations: int, data: Path) -> tuple[list[float], list[float]]:
 def measure() -> list[Figure]:
     """Cost and memory at the end against the beginning, and what the logs take on disk."""
     iterations = int(os.environ.get("SIA_LONG_RUN", "10000"))
-    with tempfile.TemporaryDirectory(prefix=".benchmark-", dir=ROOT) as directory, open(os.devnull, "w") as nowhere:
+    with tempfile.TemporaryDirectory(prefix="sia-benchmark-") as directory, open(os.devnull, "w") as nowhere:
         log = os.dup(2)
         os.dup2(nowhere.fileno(), 2)
         try:
