@@ -94,7 +94,8 @@ class _Findings:
 
     def note(self, number: str, passed: bool, detail: str = "") -> bool:
         if number not in self.seen or (self.seen[number].passed and not passed):
-            self.seen[number] = Check(number, TITLES[number], passed, one_line(detail, _DETAIL))
+            shown = "" if passed and not detail.startswith("not asked") else one_line(detail, _DETAIL)
+            self.seen[number] = Check(number, TITLES[number], passed, shown)
         return passed
 
     def all(self) -> list[Check]:
