@@ -1,4 +1,4 @@
-# ruff: noqa: PTH
+# ruff: noqa: PTH102, PTH103, PTH109, PTH112, PTH116
 """As root: `as_user.py UID NEEDED… -- CMD…` runs a command as an unprivileged uid that can reach the NEEDED paths.
 
 An interpreter or a checkout below /root can't be reached by anybody else. So, in a mount namespace of its own, each
