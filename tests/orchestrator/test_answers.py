@@ -224,3 +224,10 @@ def test_logs_nested_without_end_are_noted(tmp_path: Path) -> None:
     assert [content for _, content in logs] == [b"last"]
     assert "nested deeper" in logs.notes[0]
     _remove_tree(tmp_path / "iterations")
+
+
+def test_a_doctype_is_refused_but_not_the_word_in_a_script() -> None:
+    check = answers.checker(b"").check
+    assert check("<!DOCTYPE a><a/>").error == "a DOCTYPE is not taken"
+    assert check("<!-- x --><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>").error is not None
+    assert check("<single><![CDATA[echo '<!DOCTYPE html>' > a.html]]></single>").error is None
