@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = Path(__file__).parent.parent / "action_schema.xsd"
 ANSWERS = 500
-CUT, WHOLE = 8, 192  # tokens: every second answer is cut off
+CUT, WHOLE = 8, 96  # tokens: every second answer is cut off
 PREFIXES = ("", "", "<single>", "<", "<reasoning><![CDATA[")
 PAIRS = 16
 TOKENS = 48  # of one measured generation
