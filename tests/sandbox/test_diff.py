@@ -155,7 +155,7 @@ def test_flattening_keeps_what_instances_see(host: Host, inside: Callable, overl
 
 def test_many_files_cost_little_more_than_looking_at_them(tmp_path: Path) -> None:
     """Against walk + lstat of the same tree; the figure for 200,000 is in benchmarks/layers.py."""
-    for directory in range(40):
+    for directory in range(16):
         (tmp_path / "upper" / f"d{directory}").mkdir(parents=True)
         for number in range(250):
             os.close(os.open(tmp_path / "upper" / f"d{directory}" / f"f{number}", os.O_CREAT | os.O_WRONLY))
@@ -165,11 +165,11 @@ def test_many_files_cost_little_more_than_looking_at_them(tmp_path: Path) -> Non
         return sum(1 for top, _, files in os.walk(tmp_path / "upper") for name in files if os.lstat(f"{top}/{name}"))
 
     times: dict[str, list[float]] = {"walk": [], "diff": []}
-    for _ in range(3):
+    for _ in range(6):
         start = time.process_time()
-        assert look() == 10_000
+        assert look() == 4000
         middle = time.process_time()
-        assert sum(1 for _ in diff((tmp_path / "lower",), tmp_path / "upper")) == 10_000 + 39
+        assert sum(1 for _ in diff((tmp_path / "lower",), tmp_path / "upper")) == 4000 + 15
         times["walk"].append(middle - start)
         times["diff"].append(time.process_time() - middle)
     assert min(times["diff"]) < 12 * min(times["walk"])
