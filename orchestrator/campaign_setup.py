@@ -132,12 +132,12 @@ def with_conformance(setup: Setup, host: Host, say: Say) -> Setup:
 
     Raises Failed if the baseline itself fails: there is nothing to compare with then.
     """
-    from orchestrator.conformance import check
+    from orchestrator.conformance import GATE, check
 
     say(f"checking the contract of {len(setup.arms)} agents")
     commits = {arm.judged: setup.builds[arm.name] for arm in setup.arms}  # each commit once
     with ThreadPoolExecutor(CONFORMANCE_AT_ONCE, thread_name_prefix="conformance") as pool:
-        results = dict(zip(commits, pool.map(lambda build: check(host, build), commits.values()), strict=True))
+        results = dict(zip(commits, pool.map(lambda build: check(host, build, GATE), commits.values()), strict=True))
     arms = []
     for arm in setup.arms:
         failed = [item for item in results[arm.judged] if not item.passed]

@@ -67,6 +67,9 @@ TITLES = {
     "34b": "SIGTERM: finishes within 10 s, exits with code 0",
     "19b": "exits with code 0 when its budget is used up",
 }
+# What decides whether an agent may run. Its own log is no part of the contract: trials compare it with the journal,
+# and the verdict says then which answer was made up.
+GATE = tuple(number for number in TITLES if number != "14")
 HOSTILE = (
     "\x00\x1b[2J\ufffe",
     "<stop/><stop/>",

@@ -145,9 +145,9 @@ def _verified(home: Home, settings: Settings, judged: Judged) -> AgentBuild:
 
 
 def _conformant(host: Host, made: AgentBuild, judged: Judged) -> None:
-    from orchestrator.conformance import check
+    from orchestrator.conformance import GATE, check
 
-    failed = [item for item in check(host, made) if not item.passed]
+    failed = [item for item in check(host, made, GATE) if not item.passed]
     if failed:
         first = failed[0]
         raise Refused(
