@@ -31,6 +31,7 @@ USER = 61002  # belongs to nobody
 IS_ROOT = os.geteuid() == 0
 MODES = ["root", "user"] if IS_ROOT else ["user"]
 REPORTS = "SIA_TEST_REPORTS"  # in the child: where its reports go
+ENVIRONMENTS = "SIA_TEST_ENVIRONMENTS"  # in the child: where Python environments are built once for the whole run
 CHILD_TIMEOUT = 900
 
 
@@ -133,7 +134,7 @@ def _reports(item: pytest.Item) -> dict[str, list[Any]]:
         with open(place / f"{done.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
-                _run_child(item, done)
+                _run_child(item, done, _environments(place))
         found: dict[str, list[Any]] = {}
         for line in done.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
@@ -142,14 +143,34 @@ def _reports(item: pytest.Item) -> dict[str, list[Any]]:
     return _cache[item.path]
 
 
-def _run_child(item: pytest.Item, done: Path) -> None:
+def _environments(place: Path) -> Path:
+    """A directory that all children of this run share; the user's own, since only its user builds there."""
+    path = place / "environments"
+    path.mkdir(exist_ok=True)
+    os.chown(path, USER, USER)
+    return path
+
+
+def _run_child(item: pytest.Item, done: Path, environments: Path) -> None:
     nodes = [i.nodeid for i in item.session.items if i.path == item.path and _is_user_item(i)]
     place = Path(tempfile.mkdtemp(prefix="sia-user-"))
     os.chown(place, USER, USER)
     try:
         environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(place), "TMPDIR": str(place)}
         environment |= {REPORTS: str(place / "reports.jsonl"), "PYTHONDONTWRITEBYTECODE": "1"}
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--basetemp={place / 'tmp'}", *nodes]
+        environment[ENVIRONMENTS] = str(environments)
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:xdist",
+            "-p",
+            "no:cacheprovider",
+            f"--basetemp={place / 'tmp'}",
+            *nodes,
+        ]
         child = run_as("user", words, cwd=ROOT, timeout=CHILD_TIMEOUT, env=environment)
         reports = place / "reports.jsonl"
         lines = reports.read_text(encoding="utf-8").splitlines() if reports.exists() else []
