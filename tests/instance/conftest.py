@@ -114,7 +114,7 @@ class Running:
             etree.fromstring(request.encode(), strict_parser()).findtext("context", "") for request in self.requests()
         ]
 
-    def asked(self, count: int, seconds: float = 10.0) -> None:
+    def asked(self, count: int, seconds: float = 30.0) -> None:
         """Wait until the engine was asked `count` times."""
         wait_for(lambda: len(self.requests()) >= count, seconds)
 
@@ -136,7 +136,7 @@ class Running:
                     stream.close()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait until `condition` holds; fail after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():

@@ -271,7 +271,7 @@ def test_a_second_ctrl_c_does_not_wait(agent) -> None:  # type: ignore[no-untype
 def run(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", "instance", *arguments],
-        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT), **env}, capture_output=True, text=True, timeout=20,
+        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT), **env}, capture_output=True, text=True, timeout=60,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 

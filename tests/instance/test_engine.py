@@ -121,7 +121,7 @@ def test_a_request_to_stop_cancels(peer: Peer, monkeypatch: pytest.MonkeyPatch) 
     begin = time.monotonic()
     with pytest.raises(Cancelled):
         list(peer.engine.infer("s", "c"))
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 20
 
 
 def test_a_request_larger_than_the_socket_buffer(peer: Peer) -> None:

@@ -80,7 +80,7 @@ def test_a_reader_that_does_not_read_never_blocks(pipes: Pipes) -> None:
     text = "0123456789" * 20_000
     begin = time.monotonic()
     pipes.buffer.write(text)
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 10  # it would block for ever
     assert not pipes.buffer.flush()
     received = b""
     while len(received) < len(text):

@@ -29,8 +29,8 @@ def test_streams_and_exit_code(runner: ScriptRunner) -> None:
 
 def test_timeout_kills_the_whole_group(runner: ScriptRunner, tmp_path: Path) -> None:
     begin = time.monotonic()
-    result = run(runner, "echo before; sleep 60 & echo $! >child; sleep 60", timeout=0.3)
-    assert time.monotonic() - begin < 3
+    result = run(runner, "echo before; sleep 60 & echo $! >child; sleep 60", timeout=1)
+    assert time.monotonic() - begin < 30
     assert result.timed_out and result.exit_code == 137 and result.stdout == "before\n"
     pid = int((tmp_path / "child").read_text())
     for _ in range(100):
@@ -41,11 +41,10 @@ def test_timeout_kills_the_whole_group(runner: ScriptRunner, tmp_path: Path) -> 
 
 
 def test_a_background_child_that_holds_the_pipes_does_not_hang(runner: ScriptRunner, tmp_path: Path) -> None:
-    begin = time.monotonic()
-    result = run(runner, "(for i in 1 2 3 4 5 6 7 8; do sleep 0.1; echo tick; done; echo end >done) & echo started")
-    assert time.monotonic() - begin < 0.7
+    result = run(runner, "(for i in 1 2 3 4 5 6 7 8; do sleep 0.25; echo tick; done; echo end >done) & echo started")
+    assert not (tmp_path / "done").exists(), "waited for the child"
     assert result.stdout.startswith("started") and result.exit_code == 0
-    for _ in range(100):
+    for _ in range(600):
         if (tmp_path / "done").exists():
             break
         time.sleep(0.05)
@@ -77,8 +76,8 @@ def test_limit_zero_keeps_nothing(runner: ScriptRunner) -> None:
 
 def test_side_by_side(runner: ScriptRunner) -> None:
     begin = time.monotonic()
-    results = runner.run([Script(f"sleep 0.4; echo {number}") for number in range(5)])
-    assert time.monotonic() - begin < 1.5
+    results = runner.run([Script(f"sleep 1; echo {number}") for number in range(5)])
+    assert time.monotonic() - begin < 4  # one after the other: 5
     assert [result.stdout for result in results] == [f"{number}\n" for number in range(5)]
 
 
@@ -125,13 +124,13 @@ def test_without_threads_background_children_are_let_go(
 
 
 def test_a_request_to_stop_cuts_scripts_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("instance.signals.STOP_GRACE", 0.3)
+    monkeypatch.setattr("instance.signals.STOP_GRACE", 1)
     interrupt = Interrupt()
     interrupt.ask("stop")
     begin = time.monotonic()
     result = ScriptRunner(os.environ, interrupt, tmp_path).run([Script("echo here; sleep 60")])[0]
     assert result.interrupted and not result.timed_out and result.stdout == "here\n"
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 30
 
 
 def test_no_descriptor_is_left(runner: ScriptRunner) -> None:

@@ -87,7 +87,7 @@ def test_nothing_raises(answer: str) -> None:
 def test_bombs_are_cheap() -> None:
     entities = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(20))
     bomb = f'<!DOCTYPE s [<!ENTITY e0 "ha">{entities}]><single>&e20;</single>'
-    begin = time.monotonic()
+    begin = time.process_time()
     for answer in (
         bomb,
         "<single>" * 100_000,
@@ -96,7 +96,7 @@ def test_bombs_are_cheap() -> None:
         "<single>" + "y" * 10_000_000,
     ):
         assert VALIDATOR.validate(answer) is not None
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_root_elements() -> None:

@@ -23,7 +23,7 @@ from sandbox.process import Sandbox
 from sandbox.spec import Overlay, SandboxSpec
 
 PR_SET_CHILD_SUBREAPER = 36
-PATIENCE = 10.0  # seconds until a process counts as a survivor
+PATIENCE = 30.0  # seconds until a process counts as a survivor
 LATEST = 0.010  # seconds from the launch to SIGKILL
 
 

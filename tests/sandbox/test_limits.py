@@ -20,8 +20,8 @@ def test_seconds(inside: Callable) -> None:
     before = time.monotonic()
     outcome, _ = inside("sleep 60", limits=Limits(seconds=0.5))
     assert (outcome.limit, outcome.signal, outcome.exit_code) == ("seconds", 9, None)
-    assert 0.5 <= outcome.seconds < 5
-    assert time.monotonic() - before < 20
+    assert 0.5 <= outcome.seconds < 30
+    assert time.monotonic() - before < 50
 
 
 @pytest.mark.parametrize(

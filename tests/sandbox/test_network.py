@@ -410,13 +410,13 @@ def test_everything_ends_with_the_sandbox(host: Host, lines: Any) -> None:
         took = time.monotonic() - start
         outcome = sandbox.wait()
     _until(lambda: lines.now == 0)
-    assert outcome is not None and outcome.signal == 9 and took < 2
+    assert outcome is not None and outcome.signal == 9 and took < 10
     assert [c.detail for c in outcome.connections] in (["still open when the sandbox ended"], [""])
     _until(lambda: threading.active_count() <= before + 2)  # the watchdogs
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -39,7 +39,7 @@ input()
 
 def kinds(state: Path, wanted: int) -> list[str]:
     """Kinds of orphans, as soon as there are so many (the kernel needs a moment to end things)."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         found = sorted(orphan.kind for orphan in orphans.look(state) if orphan.kind != "group")
         if len(found) == wanted or time.monotonic() > deadline:

@@ -60,7 +60,7 @@ class Started:
 
     def end(self) -> tuple[int, bytes, bytes, bytes]:
         """Exit code of pid 1, what it reported, and the command's stdout and stderr."""
-        code = self.process.wait(timeout=20)
+        code = self.process.wait(timeout=60)
         while data := self.control.recv(100):
             self.said += data
         self.control.close()

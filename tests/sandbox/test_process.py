@@ -137,7 +137,7 @@ def test_kill_takes_everything(host: Host) -> None:
         assert output.readline() == b"up\n"
         before = time.monotonic()
         sandbox.kill()
-        assert time.monotonic() - before < 2
+        assert time.monotonic() - before < 10  # test_kill.py has the figure
         assert output.read() == b""  # nobody holds the pipe any more
     outcome = sandbox.wait(0)
     assert outcome is not None and (outcome.signal, outcome.setup_error) == (signal.SIGKILL, None)
