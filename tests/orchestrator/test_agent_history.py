@@ -66,8 +66,14 @@ def test_bundle_holds_agent_paths_only(agent_repo: AgentRepo, tmp_path: Path) ->
 
 
 def test_bundle_is_bounded_to_the_last_commits(agent_repo: AgentRepo, tmp_path: Path) -> None:
+    stream = b"reset refs/heads/trunk\nfrom refs/heads/trunk^0\n\n"  # fast-import: 55 commits with one process
     for number in range(55):
-        agent_repo.commit({"instance/text.py": f"GREETING = {number}\n"}, f"change {number}")
+        text = f"GREETING = {number}\n".encode()
+        stream += b"commit refs/heads/trunk\ncommitter a <a@example.org> %d +0000\n" % (1_700_000_000 + number)
+        stream += b"data <<END\nchange %d\nEND\n" % number
+        stream += b"M 100644 inline instance/text.py\ndata %d\n%s\n" % (len(text), text)
+    argv = ["git", "fast-import", "--quiet"]
+    subprocess.run(argv, cwd=agent_repo.path, input=stream, check=True)
     file = bundle(agent_repo.repository, agent_repo.repository.head(), agent_repo.settings.agent.paths)
     inside = AgentRepo(tmp_path / "clone")
     inside.path.mkdir()
