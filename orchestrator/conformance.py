@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from sandbox.process import Outcome
 
 WORKDIR = "/app"
-FIRST_SECONDS = 30.0  # from the launch to the first request for an answer
-NEXT_SECONDS = 20.0  # from an answer to the next request
-BACKGROUND_SECONDS = 10.0  # the same, where a background child holds the script's pipes for longer
+FIRST_SECONDS = 60.0  # from the launch to the first request for an answer
+NEXT_SECONDS = 40.0  # from an answer to the next request
+BACKGROUND_SECONDS = 20.0  # the same, where a background child holds the script's pipes for longer
 END_SECONDS = 10.0  # from a signal to the end of the process (docs/contract.md)
 _DETAIL = 500  # characters of an explanation
 

@@ -17,10 +17,20 @@ from orchestrator.campaign_view import lock_path
 from orchestrator.home import Home
 from orchestrator.locks import hold
 from tests.orchestrator.campaigns import CARE, PROMPT, REPOSITORY, Workplace, children, gone, untouched
+from tests.orchestrator.trial_kit import ONE_MODE
 from tests.orchestrator.trial_kit import environments as environments
 
 pytestmark = pytest.mark.sandbox
 ACTED = "[1/"  # a first trial has ended
+ROOT = "user" if os.geteuid() else "root"
+# Mode, what was said last, seconds after it; rights matter only to how sandboxes are ended.
+MOMENTS = [
+    (ROOT, "campaign c0001", 0.0),
+    ("user", "campaign c0001", 0.15),
+    (ROOT, ACTED, 0.0),
+    ("user", ACTED, 0.1),
+    (ROOT, "[3/", 0.05),
+]
 
 
 @pytest.fixture
@@ -73,6 +83,7 @@ def test_a_campaign_from_the_file_to_its_verdicts(place: Workplace) -> None:
     assert all(Path(path).stat().st_size > 1000 for path in written)
 
 
+@ONE_MODE
 def test_the_baseline_alone_is_measured(place: Workplace) -> None:
     place.campaign_file()
     done = place.sia("campaign", "run", "campaign.toml", "--json")
@@ -81,6 +92,7 @@ def test_the_baseline_alone_is_measured(place: Workplace) -> None:
     assert "nothing to compare" in done.stderr
 
 
+@ONE_MODE
 def test_one_that_breaks_the_contract_is_out_before_the_first_trial(place: Workplace) -> None:
     place.branch("broken", {"instance/__main__.py": "raise SystemExit(3)\n"})
     place.campaign_file("careful", "broken")
@@ -91,6 +103,7 @@ def test_one_that_breaks_the_contract_is_out_before_the_first_trial(place: Workp
     assert not [trial for trial in shown["trials"] if trial["arm"] == "broken"]
 
 
+@ONE_MODE
 def test_a_baseline_that_cheats_stops_the_campaign_for_good(mode: str, tmp_path: Path, environments: Path) -> None:
     place = Workplace(tmp_path, environments, tasks=2)
     log = place.root / "instance/log.py"
@@ -107,6 +120,7 @@ def test_a_baseline_that_cheats_stops_the_campaign_for_good(mode: str, tmp_path:
 
 
 @pytest.mark.bad_input
+@ONE_MODE
 def test_bad_input_a_second_runner_of_the_same_campaign(small: Workplace) -> None:
     small.campaign_file("careful")
     interrupted(small, ACTED)
@@ -141,6 +155,7 @@ def interrupted(place: Workplace, marker: str, *, number: int = signal.SIGINT, d
 
 
 @pytest.mark.bad_input
+@ONE_MODE
 def test_bad_input_ctrl_c_before_the_first_trial(small: Workplace) -> None:
     small.campaign_file("careful")
     assert "nothing was stored" in interrupted(small, "checking the contract")
@@ -150,9 +165,7 @@ def test_bad_input_ctrl_c_before_the_first_trial(small: Workplace) -> None:
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("marker", "delay"), [("campaign c0001", 0.0), ("campaign c0001", 0.15), (ACTED, 0.0), (ACTED, 0.1), ("[3/", 0.05)]
-)
+@pytest.mark.parametrize(("mode", "marker", "delay"), MOMENTS)
 def test_bad_input_ctrl_c_while_trials_run(small: Workplace, marker: str, delay: float) -> None:
     small.campaign_file("careful")
     said = interrupted(small, marker, delay=delay)
@@ -198,6 +211,7 @@ def test_sigterm_and_a_closed_terminal_end_it_in_order_too(small: Workplace, num
 
 
 @pytest.mark.bad_input
+@ONE_MODE
 def test_bad_input_tasks_changed_since_the_interruption(small: Workplace) -> None:
     small.campaign_file("careful")
     interrupted(small, ACTED)
@@ -210,6 +224,7 @@ def test_bad_input_tasks_changed_since_the_interruption(small: Workplace) -> Non
 
 
 @pytest.mark.bad_input
+@ONE_MODE
 def test_bad_input_an_engine_that_always_dies_stops_the_campaign(small: Workplace) -> None:
     """An outage is nobody's result: the trials are planned again, and count once the engine is mended."""
     small.write("policy.toml", '[faults]\ncrash = 1.0\n[[rule]]\nwhen = "true()"\nanswer = "<stop/>"\n')
@@ -222,6 +237,7 @@ def test_bad_input_an_engine_that_always_dies_stops_the_campaign(small: Workplac
     assert shown["state"] == "interrupted" and shown["verdicts"] == {}
 
 
+@ONE_MODE
 def test_a_terminal_sees_a_live_panel_and_gets_its_cursor_back(place: Workplace) -> None:
     place.campaign_file("careful")
     ours, theirs = pty.openpty()
@@ -254,6 +270,7 @@ def test_a_terminal_sees_a_live_panel_and_gets_its_cursor_back(place: Workplace)
     assert b"\x1b" not in data and b"better" in data
 
 
+@ONE_MODE
 def test_the_plan_is_the_same_for_the_same_file(small: Workplace) -> None:
     small.campaign_file("careful")
     orders = []
@@ -264,6 +281,7 @@ def test_the_plan_is_the_same_for_the_same_file(small: Workplace) -> None:
     assert orders[0] == orders[1]
 
 
+@ONE_MODE
 def test_showing_changes_nothing(small: Workplace) -> None:
     small.campaign_file("careful")
     small.sia("campaign", "run", "campaign.toml")
@@ -275,6 +293,7 @@ def test_showing_changes_nothing(small: Workplace) -> None:
     assert hashlib.sha256(database.read_bytes()).digest() == before
 
 
+@ONE_MODE
 def test_sealed_tasks_are_run_once_for_each_code(small: Workplace) -> None:
     """Open tasks may be run again."""
     small.write("tasks/task0/task.toml", '[task]\nsplit = "sealed"\n')

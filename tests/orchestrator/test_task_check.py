@@ -16,7 +16,7 @@ from orchestrator.task_files import TaskFiles
 from orchestrator.tricks import mentioned
 from tests.orchestrator import trial_kit
 from tests.orchestrator.test_tasks import make_task
-from tests.orchestrator.trial_kit import TOP, TrialKit
+from tests.orchestrator.trial_kit import ONE_MODE, TOP, TrialKit
 
 environments, kit = trial_kit.environments, trial_kit.kit
 
@@ -93,6 +93,7 @@ def test_confined_code_can_not_read_what_is_expected(kit: TrialKit) -> None:
         ("exit 0", "nothing", "no reward counts"),
     ],
 )
+@ONE_MODE
 def test_broken_tasks(kit: TrialKit, test: str, name: str, detail: str) -> None:
     result = check(kit, kit.task(test), adversarial=False)
     (finding,) = (finding for finding in result.findings if finding.name == name)
@@ -103,6 +104,7 @@ def test_broken_tasks(kit: TrialKit, test: str, name: str, detail: str) -> None:
 
 @pytest.mark.sandbox
 @pytest.mark.bad_input
+@ONE_MODE
 def test_bad_input_oracle(kit: TrialKit) -> None:
     failing = kit.task(files={"solution/solve.sh": "exit 3\n"})
     finding = check(kit, failing, adversarial=False).findings[0]
@@ -114,6 +116,7 @@ def test_bad_input_oracle(kit: TrialKit) -> None:
     assert finding.detail == "went over the limit of seconds"
 
 
+@ONE_MODE
 def test_names_that_the_tests_mention(kit: TrialKit) -> None:
     test = "python3 /app/tools/run.py < /tests/input.txt; bash ./go.sh; python3 /tests/helper.py; cat ../../x.py"
     files = {"tests/helper.py": "import json\nimport pytest\nfrom solver import run\n"}

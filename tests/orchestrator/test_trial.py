@@ -25,7 +25,7 @@ from orchestrator.trial_ending import trial_limits
 from sandbox.spec import Limits
 from tests.orchestrator import trial_kit
 from tests.orchestrator.test_tasks import make_task
-from tests.orchestrator.trial_kit import TrialKit
+from tests.orchestrator.trial_kit import ONE_MODE, TrialKit
 
 environments, kit = trial_kit.environments, trial_kit.kit
 pytestmark = pytest.mark.sandbox
@@ -101,6 +101,7 @@ def test_places_beside_the_workdir(kit: TrialKit) -> None:
         ("this is no python", "exit code 1"),
     ],
 )
+@ONE_MODE
 def test_bad_input_instance_exits_at_once(kit: TrialKit, program: str, detail: str) -> None:
     record = kit.run(program)
     print(record.outcome, record.detail)
@@ -177,6 +178,7 @@ def test_bad_input_instance_never_ends(kit: TrialKit) -> None:
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("how", ["engine.close()", "engine.shutdown(socket.SHUT_RDWR)"])
+@ONE_MODE
 def test_bad_input_instance_closes_its_engine_socket(kit: TrialKit, how: str) -> None:
     """It runs on: it is ended within seconds, as crashed, and not at the limit of time with its files judged."""
     record = kit.run(
@@ -187,6 +189,7 @@ def test_bad_input_instance_closes_its_engine_socket(kit: TrialKit, how: str) ->
     assert record.reward == 0.0 and record.seconds < 8
 
 
+@ONE_MODE
 def test_an_instance_may_close_its_line_before_it_ends(kit: TrialKit) -> None:
     program = ENGINE + ANSWERS.join(("\n    ", "    engine.close()\n    import time\n    time.sleep(1)\n"))
     record = kit.run(program, seconds=60)
@@ -211,6 +214,7 @@ while True:
 
 
 @pytest.mark.parametrize("how", ["engine.close()", "engine.shutdown(socket.SHUT_RDWR)"])
+@ONE_MODE
 def test_a_generation_is_cancelled_when_the_instance_closes_the_line(kit: TrialKit, how: str) -> None:
     told = kit.directory / "told"
     engine = EngineHost("sleepy", ("python", "-c", SLEEPY_ENGINE, str(told)), kit.directory, kit.directory / "log")
@@ -234,12 +238,14 @@ def test_a_generation_is_cancelled_when_the_instance_closes_the_line(kit: TrialK
 
 
 @pytest.mark.bad_input
+@ONE_MODE
 def test_bad_input_instance_sends_half_a_request(kit: TrialKit) -> None:
     record = kit.run(ENGINE + "\n    engine.sendall(b'<infer_xml><system>half')\n")
     print(record.outcome, record.detail)
     assert (record.outcome, record.reward, record.iterations) == ("completed", 0.0, 0)
 
 
+@ONE_MODE
 def test_budget_ends_it_in_order(kit: TrialKit) -> None:
     program = (
         ENGINE
@@ -253,12 +259,14 @@ def test_budget_ends_it_in_order(kit: TrialKit) -> None:
     assert (record.outcome, record.detail, record.iterations, record.reward) == ("limit", "iterations", 3, 1.0)
 
 
+@ONE_MODE
 def test_one_that_ignores_the_end_of_its_budget_is_ended(kit: TrialKit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.trial.GRACE_SECONDS", 0.3)
     record = kit.run(ENGINE + "\n    while True: ask(INFER)\n", iterations=2)
     assert (record.outcome, record.detail, record.iterations) == ("limit", "iterations", 2)
 
 
+@ONE_MODE
 def test_unknown_cost_counts_as_over_the_limit(kit: TrialKit) -> None:
     program = ENGINE + "\n    while not ask(INFER).startswith(b'\\x15budget'): pass\n"
     record = kit.run(program, cost=1.0)
@@ -271,6 +279,7 @@ def test_memory_limit(kit: TrialKit) -> None:
     assert record.memory_enforcer != "none"
 
 
+@ONE_MODE
 def test_engine_outage_is_not_the_instances_fault(kit: TrialKit) -> None:
     context = kit.context()
     context.engine.close()
@@ -306,6 +315,7 @@ def test_verifier_that_the_instance_crashes_gives_zero(kit: TrialKit) -> None:
     assert any("ended by signal 9" in note for note in record.notes)
 
 
+@ONE_MODE
 def test_instruction_longer_than_a_pipe(kit: TrialKit) -> None:
     files = {"instruction.md": "long " * 100_000}
     program = "import os\nn = 0\nwhile n < 500_000: n += len(os.read(0, 1000))\n" + ANSWERS
@@ -345,6 +355,7 @@ def test_the_stricter_limit_counts(tmp_path: Path) -> None:
     assert trial_limits(CampaignLimits(seconds=60.0), plain) == Limits(seconds=60.0)
 
 
+@ONE_MODE
 def test_record_of_someone_elses_agent(kit: TrialKit) -> None:
     """A build without a schema: answers are unguided, and the record says so."""
     build: AgentBuild = replace(kit.instance(ENGINE + "\n    ask(INFER)\n"), schema=b"")

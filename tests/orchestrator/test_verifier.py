@@ -14,7 +14,7 @@ from orchestrator.task_files import TaskFiles
 from orchestrator.verifier import Reward, verifier_spec, verify
 from sandbox.spec import Bind, Limits, Overlay
 from tests.orchestrator import trial_kit
-from tests.orchestrator.trial_kit import TrialKit
+from tests.orchestrator.trial_kit import ONE_MODE, TrialKit
 
 environments, kit = trial_kit.environments, trial_kit.kit
 pytestmark = pytest.mark.sandbox
@@ -35,6 +35,7 @@ def reward_of(kit: TrialKit, task: TaskFiles, files: dict[str, str] | None = Non
     return verify(kit.host, kit.home, task, {"/app": upper}, stdout, kit.tools, scratch, **options)  # type: ignore[arg-type]
 
 
+@ONE_MODE
 def test_spec_is_pure_and_complete(kit: TrialKit) -> None:
     task = kit.task(
         toml="[verifier]\ntimeout_sec = 7\n[environment]\nmemory_mb = 300\nenv = { A = 'b', PATH = '/app' }\n"
@@ -106,6 +107,7 @@ def _output(kit: TrialKit) -> str:
         ("mkdir /logs/verifier/reward.txt", "can't be read"),
     ],
 )
+@ONE_MODE
 def test_bad_input_reward(kit: TrialKit, test: str, expected: str) -> None:
     reward = reward_of(kit, kit.task(test))
     print(reward.detail)
@@ -123,6 +125,7 @@ def test_bad_input_verifier_never_ends(kit: TrialKit) -> None:
     assert time.monotonic() - begun < 10
 
 
+@ONE_MODE
 def test_second_try_counts(kit: TrialKit) -> None:
     """A verifier that crashes once is run again on the same files; only twice in a row gives 0."""
     test = "if [ $(( $(date +%s%N) % 2 )) = 0 ]; then kill -9 $$; fi; echo 1 > /logs/verifier/reward.txt"
@@ -131,6 +134,7 @@ def test_second_try_counts(kit: TrialKit) -> None:
     assert 1.0 in rewards
 
 
+@ONE_MODE
 def test_output_is_capped(kit: TrialKit) -> None:
     reward = reward_of(kit, kit.task("head -c 5000000 /dev/zero; echo 1 > /logs/verifier/reward.txt"))
     assert reward.value == 1.0
@@ -185,6 +189,7 @@ def test_our_own_failure_is_invalid(kit: TrialKit) -> None:
     assert (reward.value, reward.outcome) == (None, "invalid")
 
 
+@ONE_MODE
 def test_forgeable_mark_is_reported(kit: TrialKit) -> None:
     task = kit.task()
     assert reward_of(kit, task, {"answer": "42"}).forgeable is None

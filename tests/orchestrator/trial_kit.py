@@ -33,6 +33,8 @@ from sandbox.host import Host
 
 TOP = Path(__file__).parents[2]
 AGENT_PATHS = ("instance", "procedures", "tools", "action_schema.xsd")
+# For what does not depend on the rights: `pytestmark = ONE_MODE`, or as a decorator.
+ONE_MODE = pytest.mark.parametrize("mode", ["user" if os.geteuid() else "root"])
 STOPS = '[[rule]]\nwhen = "true()"\nanswer = "<stop/>"\n'
 FORTY_TWO = 'if [ "$(cat answer 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
 
@@ -130,7 +132,9 @@ class TrialKit:
 
 @pytest.fixture(scope="session")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where environments are built once for the whole run, all xdist workers included."""
+    """Where environments are built once for the whole run, all xdist workers (or children of the user) included."""
+    if shared := os.environ.get("SIA_TEST_ENVIRONMENTS"):
+        return Path(shared)
     base = tmp_path_factory.getbasetemp()
     path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "environments"
     path.mkdir(exist_ok=True)
