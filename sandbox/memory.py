@@ -141,9 +141,7 @@ class Cgroup:
 
     def close(self) -> None:
         """Remove what is empty."""
-        for path in (*self.parent.glob("*/"), self.parent):
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        _remove_empty(self.parent)
 
 
 def find(spawner: int, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Cgroup | Watchdog:
@@ -185,9 +183,17 @@ def _places(own: str, root: Path) -> list[tuple[int, Path]]:
 def _remove_stale(parent: Path, proc: Path) -> None:
     """Groups of supervisors that were killed: their processes died with them, the directories did not."""
     for left in _stale(parent, proc):
-        for path in (*left.glob("*/"), left):
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        _remove_empty(left)
+
+
+def _remove_empty(group: Path) -> None:
+    """Remove a group and those in it, where nothing runs any more. Others may be doing the same right now."""
+    inner: list[Path] = []
+    with contextlib.suppress(OSError):
+        inner = list(group.glob("*/"))
+    for path in (*inner, group):
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def stale(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> list[Path]:

@@ -15,6 +15,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from sandbox import bwrap, filter, runner
@@ -47,9 +48,12 @@ def start(state: Path) -> tuple[int, int]:
     pid = os.fork()
     if pid == 0:
         os.close(read)
-        with contextlib.suppress(BaseException):
+        try:
             supervise(state, write)
-        os._exit(1)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
     os.close(write)
     return pid, read
 

@@ -7,6 +7,7 @@ only, so the choice among the others is tested on look-alikes.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,11 @@ def test_a_scope_moves_the_spawner_to_a_leaf(tmp_path: Path, proc: Path) -> None
     assert (scope / "cgroup.subtree_control").read_text() == "+memory +pids"
     gone = memory.enter_scope(7, tmp_path / "nothing", proc)
     assert gone.name == "watchdog"
+
+
+def test_stale_groups_vanish_while_another_host_removes_them(tmp_path: Path, proc: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"cgroup/sia-999999998-{number + 10}/0").mkdir(parents=True)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: memory._remove_stale(tmp_path / "cgroup", proc), range(8)))
+    assert list((tmp_path / "cgroup").glob("sia-*")) == []
