@@ -125,7 +125,7 @@ class Workplace:
         """Variables for it."""
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1", "COLUMNS": "160", **more}
 
-    def sia(self, *arguments: str, code: int | None = 0, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+    def sia(self, *arguments: str, code: int | None = 0, timeout: float = 200) -> subprocess.CompletedProcess[str]:
         """Run it to its end; fails when the exit code is not `code`."""
         done = subprocess.run(
             self.command(*arguments),

@@ -20,7 +20,7 @@ from tests.orchestrator.campaigns import CARE, PROMPT, REPOSITORY, Workplace, ch
 from tests.orchestrator.trial_kit import ONE_MODE
 from tests.orchestrator.trial_kit import environments as environments
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]  # the first one builds the environments
 ACTED = "[1/"  # a first trial has ended
 ROOT = "user" if os.geteuid() else "root"
 # Mode, what was said last, seconds after it; rights matter only to how sandboxes are ended.
