@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Remember the configuration for the hook above, which does not get it."""
     global _config
     _config = config
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:  # by nohup, or by a shell that put us into the background
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if getattr(config.option, "testrunuid", "") is None and not hasattr(config, "workerinput"):
         config.option.testrunuid = uuid.uuid4().hex  # so that this process knows it too, and can clean up
 
