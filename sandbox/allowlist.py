@@ -88,7 +88,7 @@ class AllowList:
             try:
                 self.entries[split(entry)] = None
             except ValueError as error:
-                fix = "write host:port, such as pypi.org:443 or 10.0.0.5:8080 (no wildcards)"
+                fix = "write host:port, such as example.org:443 or 10.0.0.5:8080 (no wildcards)"
                 raise CannotIsolate(f"not an entry for an allow-list: {error}", where=repr(entry), fix=fix) from None
 
     def refusal(self, host: str, port: int) -> str:

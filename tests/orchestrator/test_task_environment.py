@@ -29,9 +29,9 @@ environments, kit = trial_kit.environments, trial_kit.kit
 
 def test_values(tmp_path: Path) -> None:
     (tmp_path / "image/usr").mkdir(parents=True)
-    toml = '[environment]\nnetwork = ["pypi.org:443", "[::1]:80"]\nrootfs = "../image"\n'
+    toml = '[environment]\nnetwork = ["example.org:443", "[::1]:80"]\nrootfs = "../image"\n'
     task = load_task(make_task(tmp_path, toml=toml))
-    assert (task.network, task.rootfs) == (("pypi.org:443", "[::1]:80"), tmp_path / "image")
+    assert (task.network, task.rootfs) == (("example.org:443", "[::1]:80"), tmp_path / "image")
     assert task.notes == ()
     plain = load_task(make_task(tmp_path, "plain"))
     assert (plain.network, plain.rootfs) == ((), None)
@@ -53,8 +53,8 @@ def test_a_rootfs_has_what_its_dockerfile_builds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "expected"),
     [
-        ('network = "pypi.org:443"', "environment.network"),
-        ('network = ["pypi.org"]', "environment.network: 'pypi.org': not an entry for an allow-list: no port"),
+        ('network = "example.org:443"', "environment.network"),
+        ('network = ["example.org"]', "environment.network: 'example.org': not an entry for an allow-list: no port"),
         ('network = ["*.org:443"]', "neither a host name nor an address"),
         ("network = [443]", "environment.network"),
         ("rootfs = 5", "environment.rootfs"),
