@@ -279,11 +279,11 @@ def error(action):
         return type(failed).__name__
     return "NO ERROR"
 print(error(lambda: socket.create_connection(("127.0.0.1", {site}), 5)))
-print(error(lambda: socket.create_connection(("8.8.8.8", 53), 5)))
+print(error(lambda: socket.create_connection(("192.0.2.1", 53), 5)))
 print(error(lambda: socket.create_connection(("169.254.169.254", 80), 5)))
 print(error(lambda: socket.create_connection(("::1", {site}), 5)))
 print(error(lambda: socket.getaddrinfo("localhost.evil.test", 80)))
-print(error(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("8.8.8.8", 53))))
+print(error(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("192.0.2.1", 53))))
 print(error(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)))
 print([name for _, name in socket.if_nameindex()])
 print(sorted(os.listdir("/proc/self/fd")))
