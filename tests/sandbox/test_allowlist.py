@@ -27,10 +27,10 @@ def test_one_canonical_form(text: str, host: str, port: int) -> None:
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     "entry",
-    ["", "example.org", "example.org:", "example.org:0", "example.org:65536", "example.org:https", "*.example.org:443", "*:443",
-     "https://example.org:443", "example.org:443/simple", "::1:80", "[fe80::1%eth0]:80", "127.1:80", "0x7f000001:80",
-     "2130706433:80", "1.2.3.4.5:80", "0177.0.0.1:80", "a b:80", "a\n:80", "-a:80", "ü.org:80", "user@host:80",
-     "example.org:4\u0664", f"{'a' * 64}.org:80", f"{'a.' * 130}org:80", "a..b:80"],
+    ["", "example.org", "example.org:", "example.org:0", "example.org:65536", "example.org:https", "*.example.org:443",
+     "*:443", "https://example.org:443", "example.org:443/simple", "::1:80", "[fe80::1%eth0]:80", "127.1:80",
+     "0x7f000001:80", "2130706433:80", "1.2.3.4.5:80", "0177.0.0.1:80", "a b:80", "a\n:80", "-a:80",
+     "ü.org:80", "user@host:80", "example.org:4\u0664", f"{'a' * 64}.org:80", f"{'a.' * 130}org:80", "a..b:80"],
 )  # fmt: skip
 def test_bad_input_allow_list_entry(entry: str) -> None:
     with pytest.raises(CannotIsolate) as caught:
