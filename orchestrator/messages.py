@@ -38,7 +38,7 @@ class MessageLog:
 
         Raises UsageError for a message that is empty, too long or not text, ConfigError when it can't be written.
         """
-        content = _message(text)
+        content = check_message(text)
         try:
             with self._locked() as descriptor:
                 start = os.fstat(descriptor).st_size
@@ -87,7 +87,8 @@ class MessageLog:
             os.close(descriptor)
 
 
-def _message(text: str) -> bytes:
+def check_message(text: str) -> bytes:
+    """One message as it is fed to an instance. Raises UsageError if it is empty, too long or not text."""
     try:
         content = text.rstrip("\n").encode("utf-8")
     except UnicodeEncodeError:
