@@ -1,0 +1,540 @@
+"""A home as SIA leaves it after some weeks of work, made by the project's own stores in a moment.
+
+Three campaigns are over or left off, one is half done; four promotions were tried; the main instance and some trials
+run, one of them paused, one hanging, one written by somebody hostile. Everything is real (SQLite, journals, git) but
+the processes: this one owns the running instances. The clock and all ids are fixed, so that pictures of it are the
+same every time: look at it within `sample.clock()`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import secrets
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from orchestrator import campaign, candidates, database, locks
+from orchestrator.campaign_store import CampaignStore, find_judged
+from orchestrator.campaign_view import BASELINE, ArmRow, TaskRow, lock_path
+from orchestrator.config import Campaign, load_settings
+from orchestrator.exchanges import ExchangeStore
+from orchestrator.generations import Ledger
+from orchestrator.home import Home, open_home
+from orchestrator.journal import Asked, Exchange, Journal
+from orchestrator.messages import MessageLog
+from orchestrator.plan import PlannedTrial, plan
+from orchestrator.promotion import ensure_first
+from orchestrator.protocol import EngineUsage
+from orchestrator.repository import Repository
+from orchestrator.running import RunningRow
+from orchestrator.supervisor_lock import supervisor_lock
+from orchestrator.task_files import content_key
+from orchestrator.trial_record import OutcomeName, TrialRecord
+from tests.watch import sample_text
+from tests.watch.sample_git import Checkout
+from tests.watch.sample_text import HOSTILE, HOSTILE_NAME, INSTRUCTIONS, SCHEMA, SYSTEM, Memory, Step, script
+
+START = 1_936_339_200.0  # 2031-05-12 00:00 UTC
+HOUR = 3600.0
+NOW = START + 14 * HOUR + 300  # the moment that the sample shows
+LIMIT = 60.0  # seconds of one trial
+PRICE = 0.000004  # dollars per token
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is. `instances` count main; `long` entries has the longest journal, `output` bytes its output."""
+
+    instances: int = 8
+    tasks: int = 8
+    repeats: int = 2
+    long: int = 40
+    output: int = 4_000
+    journals: int = 1_000  # trials of the half-done campaign that have one
+
+
+SMALL = Size()
+LARGE = Size(instances=64, tasks=50, repeats=10, long=10_000, output=1_000_000, journals=20)
+
+
+class Clock:
+    """Unix time as the sample has it; it stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self._tokens = itertools.count(1)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """While the block runs `time.time()` is this clock, and `secrets.token_hex` counts."""
+        with mock.patch.object(time, "time", lambda: self.now), mock.patch.object(secrets, "token_hex", self._token):
+            yield
+
+    def _token(self, nbytes: int | None = None) -> str:
+        return f"{next(self._tokens):0{2 * (nbytes or 32)}x}"
+
+
+@dataclass
+class Sample:
+    """What was built. Ids that tests look for are attributes; `running` are the trials at work, in order."""
+
+    home: Home
+    size: Size
+    clock: Clock
+    connection: sqlite3.Connection
+    campaigns: CampaignStore
+    store: ExchangeStore
+    done: str = ""  # a finished campaign, with a better, a worse and a disqualified candidate
+    inconclusive: str = ""
+    interrupted: str = ""
+    current: str = ""  # the campaign at work
+    main: str = ""  # the main instance's id
+    long: str = ""  # the running trial with the longest journal and the largest output
+    hanging: str = ""
+    paused: str = ""
+    hostile: str = ""  # the running trial whose names and outputs are hostile; "" if none
+    running: list[str] = field(default_factory=list)
+    _journals: dict[str, Journal] = field(default_factory=dict)
+
+    def directory(self, trial: str) -> Path:
+        """Where a trial keeps its files."""
+        return self.home.campaigns / trial.partition("t")[0] / "trials" / trial
+
+    def journal(self, instance: str) -> Journal:
+        """The open journal of a running instance."""
+        return self._journals[instance]
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """The fleet works on for a moment: every running row changes, as its owner would write it."""
+        self.clock.now += seconds
+        now, actions = self.clock.now, itertools.cycle(("single", "reasoning", "read_stdin", "write_stdout"))
+        values = [
+            (next(actions), 0.4 * seconds, now, name)
+            for name in self.running
+            if name not in (self.hanging, self.paused)
+        ]
+        with database.transaction(self.connection):
+            self.connection.executemany(
+                "UPDATE running SET iterations = iterations + 1, tokens = tokens + 812, last_action = ?,"
+                " cpu = cpu + ?, updated = ? WHERE id = ?",
+                values,
+            )
+
+    def say(self, instance: str, step: Step, context: str = "<context/>") -> Exchange:
+        """One more exchange in the journal of a running instance."""
+        return _append(self._journals[instance], self.clock.now, context, step.answer)
+
+    def live(self, instance: str, answer: str, state: str = "answering") -> Path:
+        """What the broker writes of an instance that somebody looks at: the answer so far."""
+        path = self.home.run / "live" / f"{instance}.json"
+        path.parent.mkdir(exist_ok=True)
+        number = self._journals[instance].entries + 1
+        values = {"n": number, "asked": self.clock.now - 2, "context": "<context/>", "answer": answer, "state": state}
+        path.write_text(json.dumps(values), encoding="utf-8")
+        return path
+
+    def finish(self, trial: str, reward: float = 1.0, outcome: OutcomeName = "completed", detail: str = "") -> None:
+        """A running trial ends."""
+        row = self.connection.execute("SELECT arm, task, repeat, started FROM trial WHERE id = ?", (trial,)).fetchone()
+        planned = PlannedTrial(trial, row["arm"], row["task"], row["repeat"], 0)
+        seconds = self.clock.now - row["started"]
+        self.campaigns.finish_trial(_record(self.current, planned, outcome, detail, reward, seconds))
+        self.running.remove(trial)
+
+
+@contextmanager
+def build(directory: Path, size: Size = SMALL, *, hostile: bool = True) -> Iterator[Sample]:
+    """The sample below `directory` (made if missing); its locks are held while the block runs."""
+    clock = Clock()
+    with ExitStack() as stack:
+        with clock():
+            sample = _Builder(directory, size, clock, stack).build(hostile)
+        yield sample
+
+
+class _Builder:
+    def __init__(self, directory: Path, size: Size, clock: Clock, stack: ExitStack) -> None:
+        self.clock, self.stack, self.size = clock, stack, size
+        known = list(INSTRUCTIONS)[: size.tasks]
+        self.tasks = known + [f"task-{number:02}" for number in range(len(known), size.tasks)]
+        self.checkout = Checkout(directory / "repo", self.tasks)
+        self.checkout.begin(START)
+        self.home = open_home(self.checkout.root)
+        self.connection = stack.enter_context(closing(database.connect(self.home.database)))
+        self.connection.execute("PRAGMA synchronous=OFF")  # nobody loses anything if this is cut off
+        self.store = stack.enter_context(closing(ExchangeStore(self.home.exchanges)))
+        self.ledger, self.campaigns = Ledger(self.connection), CampaignStore(self.connection)
+        self.repository = Repository(self.home)
+        self.settings = load_settings(self.home.checkout)
+        self.sample = Sample(self.home, size, clock, self.connection, self.campaigns, self.store)
+        self.rows = tuple(
+            TaskRow(
+                name,
+                str(self.checkout.root / "tasks" / name),
+                content_key(self.checkout.root / "tasks" / name),
+                "train",
+            )
+            for name in self.tasks
+        )
+        self.with_journal = size.journals
+
+    def build(self, hostile: bool) -> Sample:
+        sample = self.sample
+        ensure_first(self.home, self.settings, self.connection)
+        small = self.rows[:8]
+        for name in ("show-more", "worse", "cheater"):
+            self.checkout.branch(name, START + HOUR)
+        sample.done = self._campaign(START + 2 * HOUR, ("show-more", "worse", "cheater"), small, 2)
+        self._promote("show-more", START + 4 * HOUR)
+        self.checkout.branch("trim-logs", START + 5 * HOUR)
+        sample.inconclusive = self._campaign(START + 6 * HOUR, ("trim-logs",), small, 1)
+        self._promote("trim-logs", START + 7 * HOUR, accepted="it keeps the disk free", holds=False)
+        for name in ("careful-reader", "fewer-tokens"):
+            self.checkout.branch(name, START + 8 * HOUR)
+        sample.interrupted = self._campaign(START + 9 * HOUR, ("fewer-tokens",), small, 2, until=0.6)
+        self._proposal(START + 10 * HOUR, hostile)
+        self._main(START + 11 * HOUR)
+        arms = ("careful-reader", "fewer-tokens", *((HOSTILE_NAME,) if hostile else ()))
+        arms += tuple(f"idea-{number}" for number in range(len(arms), 3)) if self.size.tasks > 8 else ()
+        sample.current = self._campaign(NOW - 600, arms, self.rows, self.size.repeats, until=0.5, at_work=True)
+        with _at_once(self.store):
+            self._instances(hostile)
+        self.clock.now = NOW
+        return sample
+
+    # -- campaigns ----------------------------------------------------------------------------------------------------
+
+    def _campaign(
+        self,
+        moment: float,
+        names: Sequence[str],
+        tasks: Sequence[TaskRow],
+        repeats: int,
+        *,
+        until: float = 1.0,
+        at_work: bool = False,
+    ) -> str:
+        """One campaign, of which the first part `until` is done."""
+        self.clock.now = moment
+        spec = Campaign.model_validate(
+            {"candidates": list(names), "tasks": ["tasks/*"], "repeats": repeats, "engine": "demo"}
+        )
+        baseline = self.ledger.standing().generation
+        arms = [ArmRow(BASELINE, "baseline", baseline.commit, baseline.commit, baseline.tree)]
+        arms += [self._arm(name, baseline.commit) for name in names]
+
+        def planned(name: str) -> list[PlannedTrial]:
+            if at_work:
+                what = lock_path(self.home, name)
+                self.stack.enter_context(locks.hold(what, "it runs", "wait"))
+            return plan(name, names, [task.name for task in tasks], repeats, spec.seed)
+
+        setup = {"agent": self.settings.agent.model_dump(mode="json"), "engine": ["python", "-m", "demo"]}
+        name = self.campaigns.create(
+            file="campaign.toml",
+            spec=spec.model_dump(mode="json"),
+            setup=setup,
+            baseline=baseline.commit,
+            arms=arms,
+            tasks=tasks,
+            plan=planned,
+        )
+        trials = plan(name, names, [task.name for task in tasks], repeats, spec.seed)
+        last = int(len(trials) * until)
+        for number, trial in enumerate(trials[:last]):
+            self._trial(name, trial, moment + 1 + 590 * number / len(trials))
+        self.clock.now = moment + 590 * until
+        if until == 1.0:
+            view = self.campaigns.view(name)
+            self.campaigns.conclude(name, campaign.conclude(view).values())
+        elif not at_work:
+            self.campaigns.interrupt(name)
+        return name
+
+    def _arm(self, name: str, baseline: str) -> ArmRow:
+        if name == HOSTILE_NAME or name.startswith("idea-"):  # names that git does not allow, or that nobody looks into
+            return ArmRow(name, "candidate", "0" * 40, "0" * 40, "1" * 40)
+        made = candidates.prepare(self.repository, self.settings, name, baseline)
+        return ArmRow(name, "candidate", made.proposed, made.judged, made.tree, made.left_out)
+
+    def _trial(self, campaign: str, trial: PlannedTrial, moment: float) -> None:
+        chance = random.Random(f"{trial.id}/{trial.arm}/{trial.task}")
+        steps = chance.randrange(5, 12)
+        seconds = round(2 + steps * chance.uniform(0.3, 0.9), 2)
+        self.clock.now = moment
+        self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
+        head = ""
+        if self.with_journal > 0:
+            self.with_journal -= campaign != self.sample.done
+            journal = self._journal(trial, campaign)
+            self._work(journal, sample_text.work(trial.task, chance, steps), moment, seconds / steps)
+            head = journal.seal()
+            self._files(trial.id, f"{trial.task}: done, see the file\n".encode())
+        self.clock.now = moment + seconds
+        outcome, detail, reward = _result(trial, chance)
+        record = _record(campaign, trial, outcome, detail, reward, seconds, steps, head)
+        self.campaigns.finish_trial(record)
+
+    # -- promotions ---------------------------------------------------------------------------------------------------
+
+    def _promote(self, name: str, moment: float, *, accepted: str | None = None, holds: bool = True) -> None:
+        """A promotion that a person approved; it becomes healthy, or its three boots crash and it is rolled back."""
+        self.clock.now, ledger = moment, self.ledger
+        judged = find_judged(self.connection, name)
+        old = ledger.standing().generation.commit
+        ledger.stage(name, judged.judged, judged.tree, campaign=judged.campaign, accepted=accepted, old=old)
+        ledger.approve("person")
+        ledger.freeze(0)
+        self.repository.move_main(judged.judged, old)
+        number = ledger.moved().new
+        for boot in range(1 if holds else 3):
+            self.clock.now += 20
+            ledger.count_launch()
+            nonce = f"main-{int(self.clock.now)}"
+            ledger.begin_launch(nonce, None)
+            self.clock.now += 30
+            if holds:
+                ledger.count_valid(nonce, 5, 0)
+                ledger.healthy(nonce)
+                ledger.end_launch(nonce, 0, "stopped")
+            else:
+                cause = f"crash: exit code 3 after {boot + 2} s"
+                ledger.end_launch(nonce, 3, cause)
+                ledger.failed(cause)
+        if not holds:
+            self.repository.set_ref(f"refs/sia/bad/{number}", judged.judged)
+            self.repository.move_main(old, judged.judged)
+            ledger.returned()
+            ledger.held_up()
+
+    def _proposal(self, moment: float, hostile: bool) -> None:
+        """What the main instance proposed from inside."""
+        commit = self.ledger.standing().generation.commit
+        branch, why = ("faster-reads", "reading twice is slow")
+        if hostile:
+            branch, why = HOSTILE_NAME, HOSTILE
+        self.connection.execute(
+            "INSERT INTO proposal (commit_id, base, tip, branch, why, origin, left_out, created)"
+            " VALUES (?, ?, ?, ?, ?, 'main', 0, ?)",
+            ("2" * 40, commit, "3" * 40, branch, why, moment),
+        )
+
+    # -- what runs ----------------------------------------------------------------------------------------------------
+
+    def _main(self, moment: float) -> None:
+        self.clock.now = moment
+        sample, generation = self.sample, self.ledger.standing().generation
+        self.stack.enter_context(supervisor_lock(self.home, "supervise"))
+        sample.main = f"main-20310512-110000-{secrets.token_hex(4)}"
+        self.ledger.begin_launch(sample.main, None)
+        RunningRow(self.connection, sample.main, f"generation {generation.number}", "running")
+        messages = MessageLog(self.home.main / "messages.log")
+        for text in ("Remember: the tide turns at 14:05", "What did I ask you to remember?"):
+            messages.append(text)
+        meta = {"kind": "main", "commit": generation.commit, "tree": generation.tree}
+        journal = Journal.create(self.store, sample.main, meta)
+        sample._journals[sample.main] = journal
+        self._work(journal, sample_text.work("main", random.Random(4), 30), moment, 300.0)
+        self.ledger.count_valid(sample.main, journal.entries, messages.size())
+        self._row(sample.main, self.home.main, journal, 31.5, 96.0, moment + 290 * 30)
+        (self.home.main / "stdout.log").write_bytes(b"Noted. I remember: the tide turns at 14:05\n")
+
+    def _instances(self, hostile: bool) -> None:
+        """The trials at work: the next ones of the plan."""
+        sample, size = self.sample, self.size
+        view = self.campaigns.view(sample.current)
+        waiting = [trial for trial in view.trials if trial.state == "planned"][: size.instances - 1]
+        sample.running = [trial.id for trial in waiting]
+        sample.long, sample.hanging, sample.paused = sample.running[:3]
+        if hostile:
+            sample.hostile = next(trial.id for trial in waiting[3:] if trial.arm == HOSTILE_NAME)
+        for number, trial in enumerate(waiting):
+            planned = PlannedTrial(trial.id, trial.arm, trial.task, trial.repeat, trial.position)
+            self._running(planned, number, 48.0 if trial.id == sample.hanging else 4.0 + 33.0 * (number % 5) / 5)
+
+    def _running(self, trial: PlannedTrial, number: int, age: float) -> None:
+        sample, chance = self.sample, random.Random(trial.id)
+        self.clock.now = begun = NOW - age
+        self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
+        journal = sample._journals[trial.id] = self._journal(trial, sample.current)
+        count = self.size.long if trial.id == sample.long else chance.randrange(4, 14)
+        steps: Iterator[Step] = itertools.islice(sample_text.work(trial.task, chance, count + 2), count)
+        last = begun + 5.0 if trial.id == sample.hanging else NOW - 1.0
+        if trial.id == sample.long:
+            steps = itertools.chain(steps, [script("cat big.txt", ("x" * 79 + "\n") * (self.size.output // 80))])
+        if trial.id == sample.hostile:
+            steps = itertools.chain(steps, [Step(f"<reasoning>{HOSTILE}</reasoning>", _hostile_entry())])
+        self._work(journal, steps, begun, (last - begun) / (count + 2))
+        out = HOSTILE.encode() + b"\xff\xfe\n" if trial.id == sample.hostile else b"working on it\n"
+        out += b"." * self.size.output if trial.id == sample.long else b""
+        self._files(trial.id, out)
+        self._layers(sample.directory(trial.id))
+        self._row(trial.id, sample.directory(trial.id), journal, 0.4 * age, 40.0 + number % 7, last, trial)
+        if trial.id == sample.paused:
+            self.connection.execute("UPDATE running SET paused = ? WHERE id = ?", (NOW - 10, trial.id))
+
+    def _row(
+        self,
+        name: str,
+        directory: Path,
+        journal: Journal,
+        cpu: float,
+        memory: float,
+        updated: float,
+        trial: PlannedTrial | None = None,
+    ) -> None:
+        """The counts that its owner wrote last."""
+        tokens = journal.entries * 812
+        values: dict[str, object] = {
+            "iterations": journal.entries,
+            "tokens": tokens,
+            "cost": tokens * PRICE,
+            "updated": updated,
+            "journal": journal.id,
+            "last_action": "single",
+            "cpu": cpu,
+            "memory_mb": memory,
+            "disk_mb": 1.5,
+            "directory": str(directory),
+        }
+        if trial:
+            values |= {"campaign": self.sample.current, "arm": trial.arm, "task": trial.task, "repeat": trial.repeat}
+            values |= {"limit_seconds": LIMIT}
+        names = ", ".join(f"{column} = ?" for column in values)
+        self.connection.execute(f"UPDATE running SET {names} WHERE id = ?", (*values.values(), name))
+
+    # -- files and journals -------------------------------------------------------------------------------------------
+
+    def _journal(self, trial: PlannedTrial, campaign: str) -> Journal:
+        meta = {"kind": "trial", "campaign": campaign, "arm": trial.arm, "task": trial.task, "repeat": trial.repeat}
+        return Journal.create(self.store, trial.id, meta)
+
+    def _work(self, journal: Journal, steps: Iterator[Step], moment: float, every: float) -> None:
+        memory = Memory(8)
+        for number, step in enumerate(steps):
+            _append(journal, moment + number * every, memory.context(moment + number * every, number % 90), step.answer)
+            memory.take(step)
+
+    def _files(self, trial: str, stdout: bytes) -> None:
+        place = self.sample.directory(trial)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "stdout.txt").write_bytes(stdout)
+        (place / "stderr.txt").write_bytes(b"instance: ready\n")
+        told = self.connection.execute("SELECT task FROM trial WHERE id = ?", (trial,)).fetchone()["task"]
+        (place / "stdin.txt").write_text(sample_text.instruction(told) + "\n", encoding="utf-8")
+
+    def _layers(self, directory: Path) -> None:
+        """What it changed on its disk so far: a file added, one changed, one deleted."""
+        upper = directory / "layers" / "0" / "upper"
+        (upper / "out").mkdir(parents=True)
+        (upper / "out" / "result.txt").write_text("42\n")
+        (upper / "start.txt").write_text("changed\n")
+        os.mknod(upper / "gone.txt", stat.S_IFCHR, os.makedev(0, 0))  # what an overlay writes for a deleted file
+
+
+@contextmanager
+def _at_once(store: ExchangeStore) -> Iterator[None]:
+    """Entries of open journals in one transaction: ten thousand commits would take most of the time."""
+    connection = store._connection
+
+    @contextmanager
+    def joined(other: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        if other is connection:
+            yield connection
+        else:
+            with transaction(other):
+                yield other
+
+    transaction = database.transaction
+    with transaction(connection), mock.patch.object(database, "transaction", joined):
+        yield
+
+
+def _hostile_entry() -> str:
+    shown = "".join(c for c in HOSTILE if c >= " " or c in "\t\n")  # XML carries no other controls
+    return f"<reasoning{{id}}>\n<![CDATA[{shown}]]>\n</reasoning>"
+
+
+def _append(journal: Journal, moment: float, context: str, answer: str) -> Exchange:
+    usage = EngineUsage(prompt=len(context) // 4, completion=len(answer) // 4, cached=0, cost=None)
+    asked = Asked(len(context), "0" * 64, SYSTEM, SCHEMA, context, seed=1, max_tokens=8192)
+    exchange = Exchange(journal.entries + 1, moment, "infer", asked, answer, 0.21, usage=usage)
+    journal.append(exchange)
+    return exchange
+
+
+# How often an arm succeeds; of the baseline every second repeat.
+MEANS: Mapping[str, float] = {"show-more": 1.0, "worse": 0.0, "trim-logs": 0.5, "careful-reader": 0.9}
+
+
+def _result(trial: PlannedTrial, chance: random.Random) -> tuple[OutcomeName, str, float | None]:
+    if trial.arm in ("show-more", "worse"):
+        return "completed", "", MEANS[trial.arm]
+    if trial.arm == BASELINE:
+        return "completed", "", float(trial.repeat % 2)
+    if trial.position % 29 == 23:
+        return "invalid", "engine outage: it closed the line", None
+    if trial.position % 17 == 11:
+        return "limit", "iterations", 0.0
+    if trial.position % 31 == 19:
+        return "crashed", "exit code 1", 0.0
+    return "completed", "", float(chance.random() < MEANS.get(trial.arm, 0.4))
+
+
+def _record(
+    campaign: str,
+    trial: PlannedTrial,
+    outcome: OutcomeName,
+    detail: str,
+    reward: float | None,
+    seconds: float,
+    steps: int = 8,
+    head: str = "",
+) -> TrialRecord:
+    tokens = steps * 812
+    cheated = trial.arm == "cheater" and trial.repeat == 1
+    return TrialRecord(
+        id=trial.id,
+        journal=trial.id,
+        campaign=campaign,
+        arm=trial.arm,
+        task=trial.task,
+        split="train",
+        repeat=trial.repeat,
+        outcome=outcome,
+        detail=detail,
+        reward=reward,
+        disqualified="its log shows an answer that was never given: <write_stdout>42</write_stdout>"
+        if cheated
+        else None,
+        tokens=tokens,
+        prompt_tokens=tokens - 300,
+        completion_tokens=300,
+        cached_tokens=0,
+        iterations=steps,
+        cost=tokens * PRICE,
+        seconds=seconds,
+        engine_seconds=seconds / 2,
+        verifier_seconds=0.2,
+        exit_code=0,
+        parse_errors=steps // 6,
+        repeated_actions=0,
+        deletes=1,
+        context_growth=120.0,
+        peak_memory_mb=44.0,
+        memory_enforcer="cgroup",
+        forgeable=False,
+        changes=3,
+        tree="4" * 40,
+        task_key="5" * 64,
+        journal_head=head,
+    )
