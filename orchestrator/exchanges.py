@@ -60,23 +60,29 @@ def cut(text: bytes) -> list[bytes]:
 class ExchangeStore:
     """Texts and journal entries. Thread-safe; several processes may have it open.
 
-    `database` is the `sia.db` that holds the journals' heads (default: beside `directory`).
+    `database` is the `sia.db` that holds the journals' heads (default: beside `directory`). With `read_only` nothing is
+    created, migrated or written: for those who only look.
     """
 
-    def __init__(self, directory: Path, database_path: Path | None = None) -> None:
+    def __init__(self, directory: Path, database_path: Path | None = None, *, read_only: bool = False) -> None:
         self.path = directory / "exchanges.db"
         self._lock = threading.RLock()
         self._packer = zstandard.ZstdCompressor(level=3)
         self._unpacker = zstandard.ZstdDecompressor()
         self._rows: OrderedDict[bytes, int] = OrderedDict()
         self._read: OrderedDict[int, bytes] = OrderedDict()
+        heads = database_path or directory.parent / "sia.db"
+        if read_only:
+            self._connection = database.connect(self.path, read_only=True)
+            self.heads = database.connect(heads, read_only=True)
+            return
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             what = f"the exchange store can't be created ({error.strerror})"
             raise ConfigError(what, where=str(directory), fix="free disk space or make it writable") from None
         self._connection = _open(self.path)
-        self.heads = database.connect(database_path or directory.parent / "sia.db")
+        self.heads = database.connect(heads)
         self.heads.execute("PRAGMA synchronous=NORMAL")
 
     def close(self) -> None:
@@ -89,6 +95,20 @@ class ExchangeStore:
     def lock(self) -> threading.RLock:
         """Held around every use of the connections."""
         return self._lock
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """To the store's own file; use it under `lock`."""
+        return self._connection
+
+    def collected(self, journal: str) -> float | None:
+        """When texts of this journal were removed because a person asked for it (`sia gc --evidence`), or None."""
+        with self._lock:
+            try:
+                row = self._connection.execute("SELECT time FROM collected WHERE journal = ?", (journal,)).fetchone()
+            except sqlite3.OperationalError:
+                return None  # the table is made by the first collection
+        return float(row[0]) if row else None
 
     def append(self, journal: str, entry: Stored, texts: Sequence[bytes]) -> None:
         """One entry and the texts that it names, whole or not at all. Raises Failed if it can't be written."""
