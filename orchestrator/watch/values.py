@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-State = Literal["running", "starting", "paused", "stalled", "quiet", "orphan"]
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,10 @@ class PromotionLine:
 
 @dataclass(frozen=True)
 class Instance:
-    """A running instance. `state`:
+    """A running instance. `state` is one of these, or the owner's own word (`trial boot 2`, `verifying`, `stalled` …):
 
-    running · starting (nothing was asked yet) · paused · quiet (no exchange ended for `quiet` seconds, the threshold is
-    `QUIET_AFTER`) · stalled (its owner lives but has written nothing for a while, so the numbers are old) · orphan (its
-    owner is gone).
+    running · starting (nothing was asked yet) · paused · quiet (no exchange has ended for `feed.QUIET_AFTER` seconds) ·
+    stale (its owner lives but has written nothing for a while, so the numbers are old) · orphan (its owner is gone).
     """
 
     id: str
@@ -75,7 +72,7 @@ class Instance:
     task: str | None
     repeat: int | None
     campaign: str | None
-    state: State
+    state: str
     said: str  # the owner's own word for the state
     iteration: int
     last_action: str | None
@@ -160,6 +157,7 @@ class RequestLine:
     text: str
     asked_by: str
     taken: float | None
+    refused: bool
     result: str | None
 
 

@@ -1,0 +1,100 @@
+"""How a watcher reads: connections that can't write, and owners found without touching their locks."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from orchestrator import database, processes
+from orchestrator.errors import ConfigError
+from orchestrator.exchanges import ExchangeStore
+from orchestrator.home import Home
+from orchestrator.watch.values import Supervisor
+
+# A database that is moved away, damaged or locked for a moment: shown as a problem, and tried again.
+Unreadable = (sqlite3.Error, ConfigError)
+
+
+def connect(home: Home) -> sqlite3.Connection | None:
+    """The database for looking; None while there is none. One of an older version is migrated first.
+
+    Raises ConfigError where it is damaged or was written by a newer version.
+    """
+    if not home.database.exists():
+        return None
+    connection = database.connect(home.database, read_only=True)
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error as error:
+        connection.close()
+        fix = "restore the file, or use the SIA version that wrote it"
+        raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
+    if version != _newest():
+        database.connect(home.database).close()
+    return connection
+
+
+def _newest() -> int:
+    return max(int(file.name.partition("_")[0]) for file in database.MIGRATIONS.glob("[0-9]*.sql"))
+
+
+def store(home: Home) -> ExchangeStore | None:
+    """The exchange store for looking; None while there is none."""
+    connection = connect(home)  # migrates
+    if connection is None:
+        return None
+    connection.close()
+    if not (home.exchanges / "exchanges.db").exists():
+        return None
+    return ExchangeStore(home.exchanges, home.database, read_only=True)
+
+
+def owner(path: Path) -> int | None:
+    """The living process that took the lock `path` and wrote its id there; None if it is gone.
+
+    Unlike `locks.holder` it does not take the lock for a moment, which could make its owner's start fail.
+    """
+    found = _words(path)
+    return found[0] if found else None
+
+
+def supervisor(home: Home) -> Supervisor | None:
+    """The process that keeps main alive."""
+    found = _words(home.run / "supervisor.lock")
+    if found is None or len(found[1]) < 3:
+        return None
+    try:
+        return Supervisor(found[0], float(found[1][1]), found[1][2])
+    except ValueError:
+        return None
+
+
+def _words(path: Path) -> tuple[int, list[str]] | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        words = os.pread(descriptor, 200, 0).decode("ascii", "replace").split()
+        written = os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+    if not words or not words[0].isdigit():
+        return None  # let go, or not written yet
+    since = processes.started(int(words[0]))
+    if since is None or since > written + processes.TOLERANCE:
+        return None  # gone; its id may be another process's by now
+    return int(words[0]), words
+
+
+def tail(path: Path, size: int) -> tuple[bytes, int]:
+    """The last `size` bytes of a file of ours, and how many lie before them; (b"", 0) where there is none."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            start = max(0, end - size)
+            file.seek(start)
+            return file.read(size), start
+    except OSError:
+        return b"", 0
