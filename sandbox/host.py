@@ -12,6 +12,8 @@ from sandbox import arguments, bwrap, filesystems, filter, lookup, memory, orpha
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
+from sandbox.rooms import Rooms, is_left
+from sandbox.spec import Limits
 
 if TYPE_CHECKING:
     from sandbox.process import Sandbox
@@ -39,6 +41,7 @@ class Host:
         self.system = arguments.look_at_system()
         self.pid1, self.seccomp = runner.program(), filter.program()
         self.exposure = Exposure(state, self.uid, NEUTRAL, launcher.request) if self.root else None
+        self.rooms = Rooms(launcher, NEUTRAL if self.root else state / "rooms")
         self.program = self._program()
         self.resolve: lookup.Resolve = lookup.resolve  # names, for sandboxes with an allow-list
         self.live: set[Sandbox] = set()
@@ -88,7 +91,8 @@ class Host:
 
     def place(self, path: Path) -> Path:
         """The path under which bwrap reaches `path`."""
-        return self.exposure.place(path) if self.exposure else path.absolute()
+        in_room = self.rooms.place(path)
+        return in_room or (self.exposure.place(path) if self.exposure else path.absolute())
 
     def lend(self, path: Path) -> None:
         """Let sandboxes use somebody else's directory as a lower layer as if it was theirs; nothing of it changes.
@@ -97,6 +101,22 @@ class Host:
         """
         if self.exposure:
             self.exposure.lend(path)
+
+    def room(self, parent: Path, limits: Limits) -> Path:
+        """Where uppers of one sandbox shall lie: `parent`, for `make_upper`. With `limits.upper` "memory" it becomes
+        a tmpfs of the limits' size, which `remove(parent)` gives back; till then everything can be read there.
+
+        Raises CannotIsolate with the reason where this machine can't do that.
+        """
+        if limits.upper == "memory":
+            try:
+                parent.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SandboxFailed(f"can't be created ({error.strerror})", where=str(parent)) from None
+            if is_left(parent):
+                parent.unlink()
+            self.rooms.make(parent, limits)
+        return parent
 
     def make_upper(self, parent: Path, name: str) -> tuple[Path, Path]:
         """Create `parent/name/{upper,work}` for the sandbox uid, in a directory that is 0700; return both."""
@@ -129,6 +149,7 @@ class Host:
         """Remove a tree that an instance may have written (mode-000 directories, `work/work`…). Missing is fine."""
         if self.exposure:
             self.exposure.forget(path)
+        self.rooms.release(path)
         try:
             if path.is_dir() and not path.is_symlink():
                 _remove_tree(path)
@@ -144,6 +165,7 @@ class Host:
         self.closed = True
         for sandbox in list(self.live):
             sandbox.kill()
+        self.rooms.close()
         self.launcher.close()
         self.memory.close()
         self.presence.close()

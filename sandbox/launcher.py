@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sandbox import spawner
 from sandbox.errors import CannotIsolate, SandboxFailed
 
 SPAWNER = Path(__file__).with_name("spawner.py")
@@ -67,30 +68,35 @@ class Launcher:
             done.set()
             raise CannotIsolate(f"the spawner does not start ({failed[0].strerror})", where=sys.executable)
         launcher = cls(ours, started[0], uid, done)
-        error = launcher._answer()
+        error, _ = launcher._answer()
         if error:
             launcher.close()
             fix = "as root, SIA needs CAP_SYS_ADMIN for a private mount namespace; or run it as an ordinary user"
             raise CannotIsolate(f"the private mount namespace can't be made ({error})", fix=fix)
         return launcher
 
-    def _answer(self) -> str | None:
+    def _answer(self) -> tuple[str | None, list[int]]:
+        """What went wrong, if anything, and the descriptors that came along."""
         if not select.select([self.channel], [], [], START_TIMEOUT)[0]:
-            return f"no answer in {START_TIMEOUT:g} s"
-        data = self.channel.recv(1 << 16)
+            return f"no answer in {START_TIMEOUT:g} s", []
+        data, fds = spawner.receive(self.channel, 1 << 16)
         if not data:
-            return "the spawner died"
+            return "the spawner died", fds
         error: str | None = json.loads(data)["error"]
-        return error
+        return error, fds
 
     def request(self, message: Mapping[str, object]) -> str | None:
         """Send a request about mounts; returns what went wrong, or None."""
+        return self.ask(message)[0]
+
+    def ask(self, message: Mapping[str, object]) -> tuple[str | None, list[int]]:
+        """Like `request`, with the descriptors that the answer brings; they are the caller's to close."""
         with self._lock:
             try:
                 self.channel.sendall(json.dumps(message).encode())
                 return self._answer()
             except OSError as error:
-                return f"the spawner is gone: {error.strerror}"
+                return f"the spawner is gone: {error.strerror}", []
 
     def launch(self, message: Mapping[str, object], fds: Sequence[int]) -> int:
         """Ask for one launch; `fds` go to `message["targets"]`. Returns the launch's number for `kill`."""
@@ -103,9 +109,9 @@ class Launcher:
                 raise SandboxFailed(f"the spawner does not take the launch ({error.strerror})") from None
             return self._count
 
-    def sets_limits(self, groups: Sequence[str]) -> bool:
+    def sets_limits(self, groups: Sequence[str], *, inside: bool = False) -> bool:
         """Whether the spawner sets limits of single processes itself; else they are set on pid 1 while it waits."""
-        return self.uid is not None or bool(groups)
+        return self.uid is not None or bool(groups) or inside
 
     def kill(self, launch: int) -> None:
         """SIGKILL the bwrap of a launch; with it goes everything inside."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 MEGABYTE = 1 << 20
+CURRENT_V1, CURRENT_V2 = "memory.usage_in_bytes", "memory.current"
 
 
 class Group(Protocol):
@@ -26,6 +27,13 @@ class Group(Protocol):
 
     def peak(self) -> float | None:
         """Highest use so far in megabytes."""
+
+    def current(self) -> float | None:
+        """Use now in megabytes, as the bound counts it; None if nobody has looked yet."""
+
+    @property
+    def freezable(self) -> Path | None:
+        """The directory whose `cgroup.freeze` stops all its processes, where there is one."""
 
     def close(self) -> None:
         """Give the group back; the sandbox has ended."""
@@ -53,9 +61,11 @@ class Watched:
     """No cgroup to be had: watch.py adds up the tree's memory and kills. This only remembers the peak."""
 
     joins: tuple[str, ...] = ()
+    freezable: Path | None = None
 
     def __init__(self) -> None:
         self.highest: float | None = None
+        self.latest: float | None = None
 
     def exceeded(self) -> bool:
         """Never by itself."""
@@ -64,6 +74,10 @@ class Watched:
     def peak(self) -> float | None:
         """What the watchdog saw, once it has looked."""
         return self.highest
+
+    def current(self) -> float | None:
+        """What the watchdog saw last."""
+        return self.latest
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -88,9 +102,14 @@ class Watchdog:
 class CgroupGroup:
     """One directory in a cgroup hierarchy."""
 
-    def __init__(self, path: Path, join: str, events: str, peak: str) -> None:
-        self.path, self._events, self._peak = path, events, peak
+    def __init__(self, path: Path, join: str, events: str, peak: str, current: str) -> None:
+        self.path, self._events, self._peak, self._current = path, events, peak, current
         self.joins = (str(path / join),)
+
+    @property
+    def freezable(self) -> Path | None:
+        """Version 2 only: in version 1 the freezer is a hierarchy of its own, and what it holds can't be killed."""
+        return self.path if self._current == CURRENT_V2 else None
 
     def exceeded(self) -> bool:
         """Whether the kernel killed for memory."""
@@ -99,7 +118,14 @@ class CgroupGroup:
 
     def peak(self) -> float | None:
         """Peak, where this kernel knows it."""
-        text = _read(self.path / self._peak).strip()
+        return self._megabytes(self._peak)
+
+    def current(self) -> float | None:
+        """As the kernel counts it, caches of files included."""
+        return self._megabytes(self._current)
+
+    def _megabytes(self, name: str) -> float | None:
+        text = _read(self.path / name).strip()
         return int(text) / MEGABYTE if text.isdigit() else None
 
     def close(self) -> None:
@@ -131,13 +157,13 @@ class Cgroup:
             (path / "memory.limit_in_bytes").write_text(size)
             _write_where_there(path / "memory.memsw.limit_in_bytes", size)
             # A thread that moves itself by `tasks` needs no global lock; `cgroup.procs` waits 8 ms for a grace period.
-            return CgroupGroup(path, "tasks", "memory.oom_control", "memory.max_usage_in_bytes")
+            return CgroupGroup(path, "tasks", "memory.oom_control", "memory.max_usage_in_bytes", CURRENT_V1)
         (path / "memory.max").write_text(size)
         _write_where_there(path / "memory.swap.max", "0")
         _write_where_there(path / "memory.oom.group", "1")
         if processes:
             _write_where_there(path / "pids.max", str(processes + 8))  # RLIMIT_NPROC is the bound; this is behind it
-        return CgroupGroup(path, "cgroup.procs", "memory.events", "memory.peak")
+        return CgroupGroup(path, "cgroup.procs", "memory.events", "memory.peak", CURRENT_V2)
 
     def close(self) -> None:
         """Remove what is empty."""

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from sandbox import arguments, gate, interpreter, rootfs, runner, watch
 from sandbox.connections import Connection
 from sandbox.errors import CannotIsolate, SandboxFailed, SiaError
+from sandbox.freeze import Freezer
 from sandbox.host import Host
 from sandbox.memory import Group
+from sandbox.pauses import Pauses
 from sandbox.spec import SandboxSpec
 
 READY_TIMEOUT = 60.0  # seconds from the request to pid 1's `ready`; only a stuck file system takes so long
@@ -53,10 +55,12 @@ class Sandbox:
         self.host, self.spec, self.group = host, spec, group
         self.pid = 0  # of pid 1 of the sandbox, as seen from the host
         self.limit: str | None = None
-        self.deadline: float | None = None  # on the monotonic clock
+        self.use = watch.Use()
+        self.pauses = Pauses()
         self._control, self._setup = control, setup
         self._launch = 0
         self._groups = list(group.joins) if group else []
+        self._inside = not host.root and host.rooms.used_by(spec)  # as root all of them are launched there
         self._init: int | None = None  # pidfd of pid 1
         self._command: int | None = None  # pidfd of the command
         self._went = 0.0
@@ -65,6 +69,8 @@ class Sandbox:
         self._refusal: str | None = None
         self._buffer = ""
         self._lock = threading.RLock()
+        self._steps = threading.Lock()  # pause and resume, one at a time
+        self._freezer: Freezer | None = None
         self._outcome: Outcome | None = None
         self.gate: gate.Gate | None = None
 
@@ -126,6 +132,7 @@ class Sandbox:
                 "targets": list(targets),
                 "limits": _limits(spec),
                 "groups": sandbox._groups,
+                "inside": sandbox._inside,
             }
             try:
                 sandbox._launch = host.launcher.launch(message, list(targets.values()))
@@ -143,6 +150,49 @@ class Sandbox:
         """Whether `wait` has returned an outcome, or would at once."""
         return self._outcome is not None or self._poll(0)
 
+    @property
+    def deadline(self) -> float | None:
+        """When its wall clock runs out, on the monotonic clock; None if it has no bound, or while it is paused."""
+        seconds = self.spec.limits.seconds
+        if seconds is None or not self._went or self.pauses.since is not None:
+            return None
+        return self._went + seconds + self.pauses.total
+
+    def pause(self) -> None:
+        """Stop every process where it is; the wall clock does not run meanwhile. Nothing happens if it is paused.
+
+        Raises SandboxFailed if they can't be stopped (all run again then), or if it has ended.
+        """
+        with self._steps:
+            if self.pauses.since is not None:
+                return
+            freezer = self._freezer or Freezer(self.pid, self.group.freezable if self.group else None)
+            if not self.pid or self.ended:
+                raise SandboxFailed("it has ended", where="pause")
+            self._freezer = freezer
+            self.pauses.begin()
+            try:
+                freezer.freeze()
+            except SandboxFailed:
+                self.pauses.end()
+                raise
+
+    def resume(self) -> None:
+        """Let them go on. Nothing happens if it is not paused."""
+        with self._steps:
+            if self._freezer is not None and self.pauses.since is not None:
+                self._freezer.thaw()
+                self.pauses.end()
+
+    def hold(self) -> None:
+        """Of a paused sandbox: stop what escaped, if anything. Does not wait for a pause that is under way."""
+        if self.pauses.since is not None and self._steps.acquire(blocking=False):
+            try:
+                if self._freezer is not None and self.pauses.since is not None:
+                    self._freezer.hold()
+            finally:
+                self._steps.release()
+
     def _go(self) -> None:
         """Wait for pid 1's `ready`; from then on it dies with the spawner, so it may be told to go."""
         if not self._await(lambda: self.pid, READY_TIMEOUT):
@@ -150,12 +200,10 @@ class Sandbox:
                 self._refusal = f"not ready after {READY_TIMEOUT:g} s"
                 self.host.launcher.kill(self._launch)
             return
-        if not self.host.launcher.sets_limits(self._groups):
+        if not self.host.launcher.sets_limits(self._groups, inside=self._inside):
             for name, value in _limits(self.spec).items():
                 _lower(self.pid, getattr(resource, f"RLIMIT_{name}"), value)
         self._went = time.monotonic()
-        if self.spec.limits.seconds is not None:
-            self.deadline = self._went + self.spec.limits.seconds
         with contextlib.suppress(OSError):
             self._control.send(b"go\n")
         watch.add(self)
@@ -252,7 +300,7 @@ class Sandbox:
                 limit=limit,
                 setup_error=setup_error,
                 memory_enforcer=self.host.memory_enforcer if self.group else "none",
-                seconds=ended - self._went if self._went else 0.0,
+                seconds=ended - self._went - self.pauses.seconds(ended) if self._went else 0.0,
                 peak_memory_mb=self.group.peak() if self.group else None,
                 connections=self.gate.log.kept if self.gate else (),
                 connections_dropped=self.gate.log.dropped if self.gate else 0,
@@ -307,6 +355,8 @@ class Sandbox:
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
         else:
             self.host.launcher.kill(self._launch)
+        if self._freezer is not None:
+            self._freezer.release()  # bwrap is in the group too, and has to see that pid 1 is gone
 
     def __enter__(self) -> Sandbox:
         return self

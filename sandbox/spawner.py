@@ -9,7 +9,10 @@ Messages are JSON in SOCK_SEQPACKET packets, descriptors by SCM_RIGHTS:
   {"launch": id, "program": path, "argv": […], "targets": [fd…], "limits": {…}, "groups": [path…]}   no answer
   {"kill": id}                                                                                       no answer
   {"bind": source, "at": dest, "directory": bool, "owner": [uid, gid]|null}
-  {"unbind": dest} · {"copy": {dest: source}}                       these three answer {"error": …|null}
+  {"unbind": dest} · {"copy": {dest: source}} · {"leave": place}            these four answer {"error": …|null}
+  {"room": place, "base": directory, "bytes": n, "inodes": n}      the same, with a descriptor of the new tmpfs' top
+Rooms are tmpfs for upper layers. As root they lie in our own mount namespace; for a user in a pair of namespaces (user
+and mount) that no process lives in: two descriptors of ours hold it, and go when we do. `"inside"` launches join it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -55,12 +59,35 @@ def mount(source: str, dest: str, kind: str, flags: int, data: str = "") -> None
     check(libc.mount(*arguments), dest)
 
 
+def receive(channel: socket.socket, most: int = MAX_PACKET) -> tuple[bytes, list[int]]:
+    """One packet and its descriptors, close-on-exec from the start (socket.recv_fds ignores its flags)."""
+    size = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+    data, ancillary, _, _ = channel.recvmsg(most, size, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return data, list(fds)
+
+
+def reply(channel: socket.socket, error: str | None, fds: list[int]) -> None:
+    """Answer a request; what is sent along is closed here."""
+    data = json.dumps({"error": error}).encode()
+    if fds:
+        socket.send_fds(channel, [data], fds)
+    else:
+        channel.sendall(data)
+    for fd in fds:
+        os.close(fd)
+
+
 class Spawner:
     """The loop. `uid` is None for a user; as root it is what sandboxes run as."""
 
     def __init__(self, channel: socket.socket, uid: int | None, neutral: str) -> None:
         self.channel, self.uid, self.neutral = channel, uid, neutral
         self.children: dict[int, int] = {}  # pid → launch id
+        self.namespaces: list[int] = []  # of a user's rooms: user, mount
         self.stopping = False
 
     def prepare(self, supervisor: int) -> None:
@@ -103,23 +130,13 @@ class Spawner:
         while not self.stopping:
             for ready in select.select([self.channel.fileno(), wake], [], [])[0]:
                 if ready == self.channel.fileno():
-                    data, fds = self.receive()
+                    data, fds = receive(self.channel)
                     if not data:
                         return
                     self.handle(json.loads(data), fds)
                 else:
                     os.read(wake, 4096)
                     self.reap()
-
-    def receive(self) -> tuple[bytes, list[int]]:
-        """One packet and its descriptors, close-on-exec from the start (socket.recv_fds ignores its flags)."""
-        size = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-        data, ancillary, _, _ = self.channel.recvmsg(MAX_PACKET, size, socket.MSG_CMSG_CLOEXEC)
-        fds = array.array("i")
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        return data, list(fds)
 
     def reap(self) -> None:
         """Collect ended launches; their exit status says nothing that the control channel does not say better."""
@@ -145,9 +162,13 @@ class Spawner:
 
     def answer(self, message: dict[str, Any]) -> None:
         """A request about mounts; the answer says what went wrong."""
-        error = None
+        error, fds = None, list[int]()
         try:
-            if "bind" in message:
+            if "room" in message:
+                fds = self.within(message["base"], lambda: make_room(message))
+            elif "leave" in message:
+                self.within("", lambda: leave_room(message["leave"]))
+            elif "bind" in message:
                 self.bind(message["bind"], message["at"], message["directory"])
                 if message.get("owner") and self.uid is not None:
                     uid, gid = message["owner"]
@@ -159,7 +180,41 @@ class Spawner:
                     copy_program(source, dest)
         except OSError as failure:
             error = f"{failure.filename}: {failure.strerror}"
-        self.channel.sendall(json.dumps({"error": error}).encode())
+        reply(self.channel, error, fds)
+
+    def within(self, base: str, action: Callable[[], list[int]]) -> list[int]:
+        """Do something where rooms lie; returns the descriptors that it opened.
+
+        For a user that is done by a child, since who enters a user namespace can't come back. The first one makes it.
+        """
+        if self.uid is not None:
+            return action()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    namespaces = [] if self.namespaces else new_namespaces(base)
+                    self.enter()
+                    reply(theirs, None, [*action(), *namespaces])
+                except BaseException as failure:
+                    reply(theirs, f"{getattr(failure, 'filename', '')}: {getattr(failure, 'strerror', failure)}", [])
+                os._exit(0)
+            theirs.close()
+            data, fds = receive(ours)
+            os.waitpid(pid, 0)
+        error = json.loads(data)["error"] if data else "ended: it said nothing"
+        if error:
+            name, _, text = error.partition(": ")
+            raise OSError(errno.EPERM, text, name)
+        if not self.namespaces and len(fds) > 2:
+            self.namespaces, fds = fds[-2:], fds[:-2]
+        return fds
+
+    def enter(self) -> None:
+        """Join the namespaces of a user's rooms, if there are any yet."""
+        for namespace in self.namespaces:
+            check(libc.setns(namespace, 0), "setns")
 
     def bind(self, source: str, dest: str, directory: bool) -> None:
         """Show `source` at `dest`, which lies in our own tmpfs."""
@@ -170,7 +225,7 @@ class Spawner:
 
     def launch(self, message: dict[str, Any], fds: list[int]) -> None:
         """Start bwrap. Where the child has nothing to do but exec, without copying this process's page tables."""
-        if self.uid is None and not message["groups"]:
+        if self.uid is None and not message["groups"] and not message["inside"]:
             pid = self.spawn(message, fds)
             if pid:
                 self.children[pid] = message["launch"]
@@ -201,6 +256,8 @@ class Spawner:
     def become(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
         """In the child: groups and limits, descriptors, uid, exec."""
         targets: list[int] = message["targets"]
+        if message["inside"]:
+            self.enter()
         parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in fds]
         for fd, target in zip(parked, targets, strict=True):
             os.dup2(fd, target)
@@ -299,6 +356,43 @@ def map_owner(place: str, uid: int, gid: int, to: int) -> None:
         os.close(write)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def new_namespaces(base: str) -> list[int]:
+    """Leave for a user and a mount namespace of our own, with a small tmpfs over `base`; descriptors of both."""
+    uid, gid = os.geteuid(), os.getegid()
+    check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "a user namespace")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+    mount("none", "/", "none", MS_REC | MS_SLAVE)
+    mount("sia", base, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0700,size=64k")
+    return [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt")]
+
+
+def make_room(message: dict[str, Any]) -> list[int]:
+    """A tmpfs of a given size that can hold uppers; a descriptor of its top."""
+    place, size, inodes = message["room"], message["bytes"], message["inodes"]
+    os.mkdir(place, 0o755)  # noqa: PTH102
+    try:
+        mount("sia", place, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=0711,size={size},nr_inodes={inodes}")
+        try:
+            os.setxattr(place, "user.sia", b"")
+            os.removexattr(place, "user.sia")
+            return [os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+        except OSError:
+            libc.umount2(os.fsencode(place), MNT_DETACH)
+            raise
+    except OSError:
+        os.rmdir(place)  # noqa: PTH106
+        raise
+
+
+def leave_room(place: str) -> list[int]:
+    """Undo `make_room`; what is still open in it stays until it is closed."""
+    check(libc.umount2(os.fsencode(place), MNT_DETACH), place)
+    os.rmdir(place)  # noqa: PTH106
+    return []
 
 
 def copy_program(source: str, dest: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 MEGABYTE = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")  # per second
 LONG = 3000  # characters of a path from which on a descriptor takes its place
 MAX_ANCHORS = 100  # such descriptors in one scan
 CLONE_NEWUSER = 0x10000000
@@ -57,6 +58,17 @@ def tasks(pids: Sequence[int]) -> int:
         with contextlib.suppress(OSError):
             total += len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
     return total
+
+
+def stat_fields(pid: int | str) -> list[str]:
+    """/proc/PID/stat from the state on (the name before it can hold anything); [] if it is gone."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """Processor time of these processes, and of their children that have ended and were waited for."""
+    found = (stat_fields(pid) for pid in pids)
+    return sum(sum(map(int, fields[11:15])) for fields in found if len(fields) > 15) / TICKS
 
 
 def resident(pids: Sequence[int]) -> int:

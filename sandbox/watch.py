@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox import usage
@@ -23,6 +24,7 @@ QUICK = 0.1  # seconds between looks at memory and processes
 SLOW = 0.25  # … at disks, at least; a look may take at most a tenth of the time
 IDLE = 2.0  # seconds without sandboxes after which a thread ends
 LAST_LOOK = 5.0  # seconds that the last look at a disk may take
+SAMPLE = 1.0  # seconds between looks at what is only shown
 MEGABYTE = 1 << 20
 
 
@@ -35,8 +37,22 @@ class Ward:
         self.memory_files = 0  # bytes, from the slow look
         self.looks = 0
         self.next_scan = 0.0
+        self.next_sample = 0.0
         overlays = sandbox.spec.overlays
         self.free_before = usage.free(overlays[0].upper) if overlays else (0, 0)
+
+
+@dataclass
+class Use:
+    """What a sandbox used when the watchdogs looked last, about once a second; None = not known."""
+
+    cpu: float | None = None  # seconds of processor time, all its processes so far
+    memory_mb: float | None = None
+    disk_mb: float | None = None  # blocks of its upper layers
+
+    def look(self, cpu: float, memory_mb: float | None) -> None:
+        """A new look. What ended without being waited for is missing in a later sum, so the larger one stays."""
+        self.cpu, self.memory_mb = max(cpu, self.cpu or 0.0), memory_mb
 
 
 class Rounds(threading.Thread):
@@ -71,7 +87,7 @@ class Rounds(threading.Thread):
     def _rest(self) -> float:
         """Seconds to the next look: a deadline may come first."""
         now = time.monotonic()
-        deadlines = [w.sandbox.deadline - now for w in self.wards.values() if w.sandbox.deadline is not None]
+        deadlines = [d - now for w in self.wards.values() if (d := w.sandbox.deadline) is not None]
         return max(0.001, min([self.pause, *deadlines]))
 
 
@@ -116,9 +132,15 @@ def look_quickly(ward: Ward) -> None:
         sandbox.stop_for("memory")
         return
     watched = sandbox.group if isinstance(sandbox.group, Watched) else None
-    if limits.processes is None and watched is None:
+    now = time.monotonic()
+    sampling = now >= ward.next_sample
+    if limits.processes is None and watched is None and not sampling:
         return
     pids = usage.tree(sandbox.pid)
+    if sampling:
+        ward.next_sample = now + SAMPLE
+        sandbox.hold()
+        sandbox.use.look(usage.cpu_seconds(pids), sandbox.group.current() if sandbox.group else None)
     if limits.processes is not None:
         ward.at_bound = _at_bound(ward.at_bound, usage.tasks(pids), limits.processes)
         if ward.at_bound >= 2:  # it stays there: whatever forks, can't any more
@@ -138,10 +160,12 @@ def _at_bound(before: int, tasks: int, bound: int) -> int:
 def _look_at_memory(ward: Ward, watched: Watched, pids: list[int], bound: int) -> None:
     ward.looks += 1
     rough = usage.resident(pids) + ward.memory_files
+    watched.latest = min(rough / MEGABYTE, watched.latest or rough / MEGABYTE)  # it counts shared pages again and again
     if rough <= bound // 2 and ward.looks % 10 != 1:
         return  # the exact sum costs milliseconds, and can only be less
     exact = usage.proportional(pids, ward.memory_files)
-    watched.highest = max(watched.highest or 0.0, exact / MEGABYTE)
+    watched.latest = exact / MEGABYTE
+    watched.highest = max(watched.highest or 0.0, watched.latest)
     if exact > bound:
         ward.sandbox.stop_for("memory")
 
@@ -153,7 +177,9 @@ def look_at_disks(ward: Ward) -> None:
         return
     sandbox = ward.sandbox
     disk, ward.memory_files = usage.deleted_files(usage.tree(sandbox.pid))
-    passed = _passed(ward, _disk(sandbox, 60.0), disk)
+    use = _disk(sandbox, 60.0)
+    sandbox.use.disk_mb = (use.bytes + disk) / MEGABYTE
+    passed = _passed(ward, use, disk)
     if passed:
         sandbox.stop_for(passed)
     ward.next_scan = time.monotonic() + 9 * (time.monotonic() - started)

@@ -1,0 +1,28 @@
+"""How long something stood still: its clock without its pauses."""
+
+from __future__ import annotations
+
+import time
+
+
+class Pauses:
+    """The pauses of one sandbox, on the monotonic clock. `since`: when the present one began; `total`: the others."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self.total = 0.0
+
+    def begin(self) -> None:
+        """From now on it stands still."""
+        self.since = time.monotonic()
+
+    def end(self) -> None:
+        """It goes on. Nothing happens if it did not stand still."""
+        if self.since is not None:
+            self.total += time.monotonic() - self.since  # first: nobody may see neither
+            self.since = None
+
+    def seconds(self, now: float | None = None) -> float:
+        """All pauses up to `now`, the present one included."""
+        since = self.since
+        return self.total + ((now or time.monotonic()) - since if since is not None else 0.0)

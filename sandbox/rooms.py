@@ -1,0 +1,150 @@
+"""Rooms: tmpfs of a given size in which uppers lie, so that the kernel answers ENOSPC where a disk would be watched.
+
+A room is mounted where nobody but the spawner and its sandboxes finds it (spawner.py). Everybody else reaches it by a
+descriptor of ours: the directory under which callers know it is a link to `/proc/PID/fd/N`. So what an instance left
+can be read when its sandbox is gone, by every process of this user, until the room is released; and when this process
+dies, however, link and descriptor lead nowhere, the spawner follows, and the kernel frees the memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox.errors import CannotIsolate, SandboxFailed
+
+if TYPE_CHECKING:
+    from sandbox.launcher import Launcher
+    from sandbox.spec import Limits, SandboxSpec
+
+MEGABYTE = 1 << 20
+SPARE = 32  # inodes for directories of ours, and those that the overlay makes for itself
+
+
+@dataclass(frozen=True)
+class Use:
+    """Of a room, or of several together."""
+
+    bytes: int  # in blocks; of deleted files that are open, too
+    full: str | None  # "disk" or "inodes": there is not one block, or not one inode, left
+
+
+@dataclass(frozen=True)
+class Room:
+    """`path` is ours, `place` is where a sandbox's bwrap finds the same directory."""
+
+    path: Path
+    place: Path
+    descriptor: int
+
+    def use(self) -> Use:
+        """What it holds now. Raises OSError when it has been released."""
+        found = os.statvfs(self.path)
+        full = "disk" if found.f_bfree == 0 else "inodes" if found.f_ffree == 0 else None
+        return Use((found.f_blocks - found.f_bfree) * found.f_frsize, full)
+
+
+class Rooms:
+    """All rooms of one host. `base` is a directory of ours below which they are mounted. Thread-safe."""
+
+    def __init__(self, launcher: Launcher, base: Path) -> None:
+        self._launcher, self._base = launcher, base
+        self._rooms: dict[Path, Room] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def make(self, path: Path, limits: Limits) -> None:
+        """Let `path`, which must not exist, be a room for `limits.disk_mb` and `limits.inodes`.
+
+        Raises CannotIsolate where this machine has no such thing, with the reason.
+        """
+        if limits.disk_mb is None or limits.inodes is None:
+            raise CannotIsolate("an upper in memory needs a size and a number of files", where=str(path))
+        if self._launcher.uid is None:
+            self._base.mkdir(mode=0o700, exist_ok=True)
+        place = self._base / f"u{next(self._numbers)}"
+        size = {"bytes": limits.disk_mb * MEGABYTE, "inodes": limits.inodes + SPARE}
+        error, descriptors = self._launcher.ask({"room": str(place), "base": str(self._base), **size})
+        if error or not descriptors:
+            cause, fix = _explain(error or "no descriptor came")
+            raise CannotIsolate(f"no upper can lie in memory: {cause} ({error})", fix=fix)
+        room = Room(path, place, descriptors[0])
+        try:
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{room.descriptor}")
+        except OSError as failure:
+            self._give_back(room)
+            raise SandboxFailed(f"can't be created ({failure.strerror})", where=str(path)) from None
+        with self._lock:
+            self._rooms[path] = room
+
+    def find(self, path: Path) -> Room | None:
+        """The room in which `path` lies."""
+        if not self._rooms:
+            return None
+        with self._lock:
+            return next((room for known, room in self._rooms.items() if path.is_relative_to(known)), None)
+
+    def place(self, path: Path) -> Path | None:
+        """Where the spawner's children find something in a room; None if it is in none."""
+        room = self.find(path)
+        return room.place / path.relative_to(room.path) if room else None
+
+    def of(self, spec: SandboxSpec) -> list[Room]:
+        """Those in which this sandbox writes."""
+        found = {room.path: room for overlay in spec.overlays if (room := self.find(overlay.upper))}
+        return list(found.values())
+
+    def used_by(self, spec: SandboxSpec) -> bool:
+        """Whether this sandbox reads or writes in any."""
+        return bool(self._rooms) and any(
+            self.find(path) for overlay in spec.overlays for path in (overlay.upper, *overlay.lowers)
+        )
+
+    def release(self, path: Path) -> None:
+        """Give back all rooms at or below `path`. No sandbox may use them any more."""
+        if not self._rooms:
+            return
+        with self._lock:
+            ended = [self._rooms.pop(known) for known in list(self._rooms) if known.is_relative_to(path)]
+        self._end(ended)
+
+    def close(self) -> None:
+        """Give back all of them."""
+        with self._lock:
+            ended = list(self._rooms.values())
+            self._rooms.clear()
+        self._end(ended)
+
+    def _end(self, rooms: list[Room]) -> None:
+        for room in rooms:
+            with contextlib.suppress(OSError):
+                room.path.unlink()
+            self._give_back(room)
+
+    def _give_back(self, room: Room) -> None:
+        self._launcher.request({"leave": str(room.place)})  # if the spawner is gone, so are its mounts
+        os.close(room.descriptor)
+
+
+def is_left(path: Path) -> bool:
+    """Whether `path` is the link of a room, of a dead process usually."""
+    try:
+        return stat.S_ISLNK(path.lstat().st_mode) and str(path.readlink()).startswith("/proc/")
+    except OSError:
+        return False
+
+
+def _explain(error: str) -> tuple[str, str]:
+    """What is missing, and what to do."""
+    disk = 'or keep them on disk (upper = "disk")'
+    if "not supported" in error:
+        return "a tmpfs of this kernel has no user.* attributes", f"use Linux 6.6 or newer, {disk}"
+    if error.startswith("a user namespace"):
+        return "this program may not make a user namespace", f"allow it, as `sia doctor` says for bwrap, {disk}"
+    return "no tmpfs can be mounted", f"allow mounts in user namespaces (AppArmor may forbid them), {disk}"
