@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import agent_history
+from orchestrator import agent_history, uses
 from orchestrator.agent_build import AgentBuild
 from orchestrator.agent_paths import Grafted, agent_tree, covers, entries, files, graft
 from orchestrator.environments import agent_environment
@@ -160,13 +160,20 @@ def _outside(repo: Repository, old: str, new: str, paths: Sequence[str]) -> set[
     return {name for name in names if name and not covers(paths, name)}
 
 
+def commit_lock(home: Home, commit: str) -> Path:
+    """The lock of everything that is made of a commit (see `orchestrator.uses`)."""
+    return home.uses / commit
+
+
 def build(home: Home, settings: Settings, commit: str, *, root: Path | None = None) -> AgentBuild:
     """Export, environment and bundle of a judged commit or a generation; each exists already after the first call.
 
     `root` is where the export goes (default `home.exports`; the ledger passes `home.generations`). Raises Refused when
-    the environment is missing and `[agent] build_environments` is false.
+    the environment is missing and `[agent] build_environments` is false. All of it is in use (`orchestrator.uses`)
+    until this process ends.
     """
     repo = Repository(home).ensure()
+    uses.use(commit_lock(home, commit))
     agent = settings.agent
     requirements = repo.file(commit, agent.requirements) or b""
     environment = agent_environment(home, requirements, build=agent.build_environments)

@@ -92,15 +92,19 @@ def flatten(host: Host, levels: Levels, connection: sqlite3.Connection) -> bool:
 
 def collect(host: Host, levels: Levels, connection: sqlite3.Connection) -> list[int]:
     """Remove levels that nothing can go back to. Returns their numbers. Only while no main instance runs."""
+    removed = unneeded(levels, connection)
+    for path in removed:
+        host.remove(path)
+    return sorted(int(path.name) for path in removed)
+
+
+def unneeded(levels: Levels, connection: sqlite3.Connection) -> list[Path]:
+    """Levels that are neither in the stack nor what a promotion or rollback can go back to, nor a recent launch's."""
     if not levels.root.is_dir():
         return []
+    there = [path for path in levels.root.iterdir() if path.name.isdigit()]
     keep = _wanted(connection)
-    removed = []
-    for entry in levels.root.iterdir():
-        if entry.name.isdigit() and int(entry.name) not in keep:
-            host.remove(entry)
-            removed.append(int(entry.name))
-    return sorted(removed)
+    return [path for path in there if int(path.name) not in keep]
 
 
 def _wanted(connection: sqlite3.Connection) -> set[int]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator import durable, installers, scratch
+from orchestrator import durable, installers, scratch, uses
 from orchestrator.errors import ConfigError, Failed, Refused
 from orchestrator.home import Home
 from orchestrator.requirements import Requirement, parse
@@ -39,6 +39,8 @@ def agent_environment(home: Home, requirements: bytes, *, build: bool) -> Path:
     entries = parse(requirements)
     base = interpreter()
     path = home.environments / _key(entries, base)
+    if build or _complete(path):
+        uses.use(use_lock(path))
     if not _complete(path):
         if not build:
             listed = ", ".join(f"{entry.name} {entry.version}" for entry in entries) or "no packages"
@@ -49,6 +51,16 @@ def agent_environment(home: Home, requirements: bytes, *, build: bool) -> Path:
             )
         _build(path, entries, base, home.cache)
     return path
+
+
+def use_lock(path: Path) -> Path:
+    """The lock of an environment that processes work with (see `orchestrator.uses`)."""
+    return path.with_suffix(".use")
+
+
+def name_of(requirements: bytes, base: Path) -> str:
+    """The directory name of the environment for a requirements file with this interpreter. Raises Refused."""
+    return _key(parse(requirements), base)
 
 
 def verifier_environment(home: Home) -> Path:

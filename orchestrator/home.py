@@ -65,6 +65,11 @@ class Home:
         return self.root / "run"
 
     @property
+    def uses(self) -> Path:
+        """`uses/<commit>`: locks of the commits whose exports and bundles processes work with (`orchestrator.uses`)."""
+        return self.root / "uses"
+
+    @property
     def cache(self) -> Path:
         """Anything that can be made again."""
         return self.root / "cache"

@@ -58,12 +58,16 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `Journal.verify` found. `problem` is None where every hash fits; `covered` entries are under the head."""
+    """What `Journal.verify` found. `problem` is None where every hash fits; `covered` entries are under the head.
+
+    `collected`: when a person had its texts removed (Unix seconds); then only records and chain could be checked.
+    """
 
     entries: int
     covered: int
     sealed: bool
     problem: str | None
+    collected: float | None = None
 
 
 @dataclass
@@ -169,12 +173,13 @@ class Journal:
     def verify(self) -> Verification:
         """Recompute every hash: records, chain, texts, and the head in the database."""
         self.store.forget()
+        collected = self.store.collected(self.id)
         previous, count = _start(self.id, self.created, _canonical(dict(self.meta))), 0
         covered: int | None = None if self.entries else 0
         problem = None if self.entries or self.head == previous else "the head does not fit the journal's beginning"
         for stored in self.store.entries(self.id):
             count += 1
-            problem = problem or self._check(stored, previous, count)
+            problem = problem or self._check(stored, previous, count, texts=collected is None)
             previous = hashlib.sha256(stored.record).hexdigest()
             if count == self.entries:
                 covered = count
@@ -184,9 +189,9 @@ class Journal:
             problem = problem or f"{self.entries} entries are under the head, {count} are there"
         if self.sealed is not None and count > self.entries:
             problem = problem or f"{count - self.entries} entries came after the seal"
-        return Verification(count, covered or 0, self.sealed is not None, problem)
+        return Verification(count, covered or 0, self.sealed is not None, problem, collected)
 
-    def _check(self, stored: Stored, previous: str, number: int) -> str | None:
+    def _check(self, stored: Stored, previous: str, number: int, *, texts: bool) -> str | None:
         if stored.n != number:
             return f"entry {number} is missing"
         if hashlib.sha256(stored.record).digest() != stored.hash:
@@ -194,7 +199,8 @@ class Journal:
         try:
             if json.loads(stored.record)["prev"] != previous:
                 return f"entry {number} does not follow the one before it"
-            self._exchange(stored, full=True)
+            if texts:
+                self._exchange(stored, full=True)
         except Failed as error:
             return f"entry {number}: {error.what}"
         except (ValueError, KeyError, TypeError):
@@ -202,6 +208,18 @@ class Journal:
         return None
 
     def _exchange(self, stored: Stored, *, full: bool) -> Exchange:
+        try:
+            return self._read(stored, full=full)
+        except Failed:
+            when = self.store.collected(self.id)
+            if when is None:
+                raise
+            day = time.strftime("%Y-%m-%d", time.localtime(when))
+            what = f"the texts of this journal were removed by `sia gc --evidence` on {day}"
+            fix = f"`sia log verify {self.id}` still checks its chain of hashes"
+            raise Failed(what, where=self.id, fix=fix) from None
+
+    def _read(self, stored: Stored, *, full: bool) -> Exchange:
         record = json.loads(stored.record)
         asked = record["asked"]
 

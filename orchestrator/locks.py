@@ -17,7 +17,7 @@ def hold(path: Path, what: str, fix: str) -> Iterator[None]:
 
     The file holds our process id for people, and is removed at the end: an empty `run/` means that nothing runs.
     """
-    descriptor = _take(path)
+    descriptor = take(path)
     if descriptor is None:
         raise Failed(f"{what} (process {holder(path) or 'unknown'})", fix=fix)
     try:
@@ -45,11 +45,14 @@ def holder(path: Path) -> int | None:
     return None
 
 
-def _take(path: Path) -> int | None:
+def take(path: Path, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int | None:
+    """A locked descriptor of the file `path`, created if missing; None if it is held.
+
+    Whoever removes the file must hold it, and does so before letting go."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how)
         except BlockingIOError:
             os.close(descriptor)
             return None

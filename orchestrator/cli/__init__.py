@@ -29,6 +29,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("supervise", "orchestrator.cli.supervise:supervise", "Keep the main instance alive (what restart.sh runs)."),
     ("send", "orchestrator.cli.supervise:send", "Send a message to the main instance."),
     ("status", "orchestrator.cli.status:status", "One look at what runs."),
+    ("gc", "orchestrator.cli.gc:collect", "Remove what nothing refers to any more."),
     ("log show", "orchestrator.cli.log:show", "Show iterations of a trial or of the main instance."),
     ("log diff", "orchestrator.cli.log:diff", "Compare the iteration logs of two trials."),
     ("log verify", "orchestrator.cli.log:verify", "Check a journal's hash chain."),

@@ -98,6 +98,7 @@ def verify(*trials: Name, json: Json = False) -> int:
             rows.append({"journal": name, **asdict(found)})
             if not json:
                 state = "sealed" if found.sealed else f"open, {found.covered} under the head"
+                state += "; chain only, its texts were removed by `sia gc`" if found.collected else ""
                 print(
                     f"{name}: {'FAULT: ' + found.problem if found.problem else 'ok'} ({found.entries} entries, {state})"
                 )
