@@ -225,7 +225,7 @@ class Spawner:
 
     def launch(self, message: dict[str, Any], fds: list[int]) -> None:
         """Start bwrap. Where the child has nothing to do but exec, without copying this process's page tables."""
-        if self.uid is None and not message["groups"] and not message["inside"]:
+        if self.uid is None and not message["groups"] and not message.get("inside"):
             pid = self.spawn(message, fds)
             if pid:
                 self.children[pid] = message["launch"]
@@ -256,7 +256,7 @@ class Spawner:
     def become(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
         """In the child: groups and limits, descriptors, uid, exec."""
         targets: list[int] = message["targets"]
-        if message["inside"]:
+        if message.get("inside"):
             self.enter()
         parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in fds]
         for fd, target in zip(parked, targets, strict=True):

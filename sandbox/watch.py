@@ -38,8 +38,18 @@ class Ward:
         self.looks = 0
         self.next_scan = 0.0
         self.next_sample = 0.0
-        overlays = sandbox.spec.overlays
-        self.free_before = usage.free(overlays[0].upper) if overlays else (0, 0)
+        self.rooms = sandbox.host.rooms.of(sandbox.spec)
+        uppers = [overlay.upper for overlay in sandbox.spec.overlays]
+        self.uppers = [upper for upper in uppers if not sandbox.host.rooms.find(upper)]  # on disk
+        self.free_before = usage.free(self.uppers[0]) if self.uppers else (0, 0)
+
+    def full(self) -> str | None:
+        """Which bound of a room has been reached: whatever asks for more gets ENOSPC."""
+        return next((full for room in self.rooms if (full := room.use().full)), None)
+
+    def in_rooms(self) -> int:
+        """Bytes of memory that the rooms take."""
+        return sum(room.use().bytes for room in self.rooms)
 
 
 @dataclass
@@ -100,7 +110,7 @@ def add(sandbox: Sandbox) -> None:
     limits = sandbox.spec.limits
     ward = Ward(sandbox)
     _enter("sandbox-watch", QUICK, look_quickly, ward)
-    disks = sandbox.spec.overlays and (limits.disk_mb is not None or limits.inodes is not None)
+    disks = ward.uppers and (limits.disk_mb is not None or limits.inodes is not None)
     if disks or isinstance(sandbox.group, Watched):  # memory files are looked for on that round too
         _enter("sandbox-disks", SLOW, look_at_disks, ward)
 
@@ -131,6 +141,9 @@ def look_quickly(ward: Ward) -> None:
     if sandbox.group is not None and sandbox.group.exceeded():
         sandbox.stop_for("memory")
         return
+    if full := ward.full():
+        sandbox.stop_for(full)
+        return
     watched = sandbox.group if isinstance(sandbox.group, Watched) else None
     now = time.monotonic()
     sampling = now >= ward.next_sample
@@ -140,6 +153,8 @@ def look_quickly(ward: Ward) -> None:
     if sampling:
         ward.next_sample = now + SAMPLE
         sandbox.hold()
+        if ward.rooms:
+            sandbox.use.disk_mb = ward.in_rooms() / MEGABYTE
         sandbox.use.look(usage.cpu_seconds(pids), sandbox.group.current() if sandbox.group else None)
     if limits.processes is not None:
         ward.at_bound = _at_bound(ward.at_bound, usage.tasks(pids), limits.processes)
@@ -159,11 +174,12 @@ def _at_bound(before: int, tasks: int, bound: int) -> int:
 
 def _look_at_memory(ward: Ward, watched: Watched, pids: list[int], bound: int) -> None:
     ward.looks += 1
-    rough = usage.resident(pids) + ward.memory_files
+    memory_files = ward.memory_files + ward.in_rooms()
+    rough = usage.resident(pids) + memory_files
     watched.latest = min(rough / MEGABYTE, watched.latest or rough / MEGABYTE)  # it counts shared pages again and again
     if rough <= bound // 2 and ward.looks % 10 != 1:
         return  # the exact sum costs milliseconds, and can only be less
-    exact = usage.proportional(pids, ward.memory_files)
+    exact = usage.proportional(pids, memory_files)
     watched.latest = exact / MEGABYTE
     watched.highest = max(watched.highest or 0.0, watched.latest)
     if exact > bound:
@@ -177,11 +193,12 @@ def look_at_disks(ward: Ward) -> None:
         return
     sandbox = ward.sandbox
     disk, ward.memory_files = usage.deleted_files(usage.tree(sandbox.pid))
-    use = _disk(sandbox, 60.0)
-    sandbox.use.disk_mb = (use.bytes + disk) / MEGABYTE
-    passed = _passed(ward, use, disk)
-    if passed:
-        sandbox.stop_for(passed)
+    if ward.uppers:
+        use = _disk(ward, 60.0)
+        sandbox.use.disk_mb = (use.bytes + disk) / MEGABYTE
+        passed = _passed(ward, use, disk)
+        if passed:
+            sandbox.stop_for(passed)
     ward.next_scan = time.monotonic() + 9 * (time.monotonic() - started)
 
 
@@ -191,20 +208,19 @@ def _passed(ward: Ward, use: usage.DiskUse, nameless: int) -> str | None:
         bound = limits.disk_mb * MEGABYTE
         if use.bytes + nameless > bound:
             return "disk"
-        if use.hidden and ward.free_before[0] - usage.free(ward.sandbox.spec.overlays[0].upper)[0] > bound:
+        if use.hidden and ward.free_before[0] - usage.free(ward.uppers[0])[0] > bound:
             return "disk"  # a directory that hides its files: judge by what the disk has lost
     if limits.inodes is not None:
-        lost = ward.free_before[1] - usage.free(ward.sandbox.spec.overlays[0].upper)[1] if use.hidden else 0
+        lost = ward.free_before[1] - usage.free(ward.uppers[0])[1] if use.hidden else 0
         if max(use.inodes, lost) > limits.inodes:
             return "inodes"
     return None
 
 
-def _disk(sandbox: Sandbox, seconds: float) -> usage.DiskUse:
-    """What all uppers take, with what lies in directories that are closed to a user."""
-    uppers = [overlay.upper for overlay in sandbox.spec.overlays]
-    use = usage.disk(uppers, seconds)
-    more = usage.disk_in_closed(uppers, seconds) if use.hidden and not sandbox.host.root else None
+def _disk(ward: Ward, seconds: float) -> usage.DiskUse:
+    """What all uppers on disk take, with what lies in directories that are closed to a user."""
+    use = usage.disk(ward.uppers, seconds)
+    more = usage.disk_in_closed(ward.uppers, seconds) if use.hidden and not ward.sandbox.host.root else None
     return more or use
 
 
@@ -212,7 +228,10 @@ def last_look(sandbox: Sandbox) -> str | None:
     """What a sandbox that has just ended passed without being seen: the limit's name."""
     if sandbox.group is not None and sandbox.group.exceeded():
         return "memory"
-    limits, overlays = sandbox.spec.limits, sandbox.spec.overlays
-    if not overlays or (limits.disk_mb is None and limits.inodes is None):
+    limits, ward = sandbox.spec.limits, Ward(sandbox)
+    with contextlib.suppress(OSError):
+        if full := ward.full():
+            return full
+    if not ward.uppers or (limits.disk_mb is None and limits.inodes is None):
         return None
-    return _passed(Ward(sandbox), _disk(sandbox, LAST_LOOK), 0)
+    return _passed(ward, _disk(ward, LAST_LOOK), 0)
