@@ -43,9 +43,9 @@ from tests.watch import sample_text
 from tests.watch.sample_git import Checkout
 from tests.watch.sample_text import HOSTILE, HOSTILE_NAME, INSTRUCTIONS, SCHEMA, SYSTEM, Memory, Step, script
 
-START = 1_936_339_200.0  # 2031-05-12 00:00 UTC
 HOUR = 3600.0
-NOW = START + 14 * HOUR + 300  # the moment that the sample shows
+NOW = 1_936_339_200.0 + 14 * HOUR + 300  # the moment that the sample shows: 2031-05-12 14:05 UTC
+SPAN = 14 * HOUR + 300  # how long before that it began
 LIMIT = 60.0  # seconds of one trial
 PRICE = 0.000004  # dollars per token
 
@@ -69,8 +69,8 @@ LARGE = Size(instances=64, tasks=50, repeats=10, long=10_000, output=1_000_000, 
 class Clock:
     """Unix time as the sample has it; it stands still until somebody moves it."""
 
-    def __init__(self) -> None:
-        self.now = START
+    def __init__(self, now: float) -> None:
+        self.now = now
         self._tokens = itertools.count(1)
 
     @contextmanager
@@ -152,9 +152,12 @@ class Sample:
 
 
 @contextmanager
-def build(directory: Path, size: Size = SMALL, *, hostile: bool = True) -> Iterator[Sample]:
-    """The sample below `directory` (made if missing); its locks are held while the block runs."""
-    clock = Clock()
+def build(directory: Path, size: Size = SMALL, *, hostile: bool = True, now: float = NOW) -> Iterator[Sample]:
+    """The sample below `directory` (made if missing); its locks are held while the block runs.
+
+    `now`: the moment that it shows, Unix seconds; with the real one it can be looked at by other processes.
+    """
+    clock = Clock(now)
     with ExitStack() as stack:
         with clock():
             sample = _Builder(directory, size, clock, stack).build(hostile)
@@ -164,10 +167,11 @@ def build(directory: Path, size: Size = SMALL, *, hostile: bool = True) -> Itera
 class _Builder:
     def __init__(self, directory: Path, size: Size, clock: Clock, stack: ExitStack) -> None:
         self.clock, self.stack, self.size = clock, stack, size
+        self.now, self.start = clock.now, clock.now - SPAN
         known = list(INSTRUCTIONS)[: size.tasks]
         self.tasks = known + [f"task-{number:02}" for number in range(len(known), size.tasks)]
         self.checkout = Checkout(directory / "repo", self.tasks)
-        self.checkout.begin(START)
+        self.checkout.begin(self.start)
         self.home = open_home(self.checkout.root)
         self.connection = stack.enter_context(closing(database.connect(self.home.database)))
         self.connection.execute("PRAGMA synchronous=OFF")  # nobody loses anything if this is cut off
@@ -192,23 +196,23 @@ class _Builder:
         ensure_first(self.home, self.settings, self.connection)
         small = self.rows[:8]
         for name in ("show-more", "worse", "cheater"):
-            self.checkout.branch(name, START + HOUR)
-        sample.done = self._campaign(START + 2 * HOUR, ("show-more", "worse", "cheater"), small, 2)
-        self._promote("show-more", START + 4 * HOUR)
-        self.checkout.branch("trim-logs", START + 5 * HOUR)
-        sample.inconclusive = self._campaign(START + 6 * HOUR, ("trim-logs",), small, 1)
-        self._promote("trim-logs", START + 7 * HOUR, accepted="it keeps the disk free", holds=False)
+            self.checkout.branch(name, self.start + HOUR)
+        sample.done = self._campaign(self.start + 2 * HOUR, ("show-more", "worse", "cheater"), small, 2)
+        self._promote("show-more", self.start + 4 * HOUR)
+        self.checkout.branch("trim-logs", self.start + 5 * HOUR)
+        sample.inconclusive = self._campaign(self.start + 6 * HOUR, ("trim-logs",), small, 1)
+        self._promote("trim-logs", self.start + 7 * HOUR, accepted="it keeps the disk free", holds=False)
         for name in ("careful-reader", "fewer-tokens"):
-            self.checkout.branch(name, START + 8 * HOUR)
-        sample.interrupted = self._campaign(START + 9 * HOUR, ("fewer-tokens",), small, 2, until=0.6)
-        self._proposal(START + 10 * HOUR, hostile)
-        self._main(START + 11 * HOUR)
+            self.checkout.branch(name, self.start + 8 * HOUR)
+        sample.interrupted = self._campaign(self.start + 9 * HOUR, ("fewer-tokens",), small, 2, until=0.6)
+        self._proposal(self.start + 10 * HOUR, hostile)
+        self._main(self.start + 11 * HOUR)
         arms = ("careful-reader", "fewer-tokens", *((HOSTILE_NAME,) if hostile else ()))
         arms += tuple(f"idea-{number}" for number in range(len(arms), 3)) if self.size.tasks > 8 else ()
-        sample.current = self._campaign(NOW - 600, arms, self.rows, self.size.repeats, until=0.5, at_work=True)
+        sample.current = self._campaign(self.now - 600, arms, self.rows, self.size.repeats, until=0.5, at_work=True)
         with _at_once(self.store):
             self._instances(hostile)
-        self.clock.now = NOW
+        self.clock.now = self.now
         return sample
 
     # -- campaigns ----------------------------------------------------------------------------------------------------
@@ -363,12 +367,12 @@ class _Builder:
 
     def _running(self, trial: PlannedTrial, number: int, age: float) -> None:
         sample, chance = self.sample, random.Random(trial.id)
-        self.clock.now = begun = NOW - age
+        self.clock.now = begun = self.now - age
         self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
         journal = sample._journals[trial.id] = self._journal(trial, sample.current)
         count = self.size.long if trial.id == sample.long else chance.randrange(4, 14)
         steps: Iterator[Step] = itertools.islice(sample_text.work(trial.task, chance, count + 2), count)
-        last = begun + 5.0 if trial.id == sample.hanging else NOW - 1.0
+        last = begun + 5.0 if trial.id == sample.hanging else self.now - 1.0
         if trial.id == sample.long:
             steps = itertools.chain(steps, [script("cat big.txt", ("x" * 79 + "\n") * (self.size.output // 80))])
         if trial.id == sample.hostile:
@@ -380,7 +384,7 @@ class _Builder:
         self._layers(sample.directory(trial.id))
         self._row(trial.id, sample.directory(trial.id), journal, 0.4 * age, 40.0 + number % 7, last, trial)
         if trial.id == sample.paused:
-            self.connection.execute("UPDATE running SET paused = ? WHERE id = ?", (NOW - 10, trial.id))
+            self.connection.execute("UPDATE running SET paused = ? WHERE id = ?", (self.now - 10, trial.id))
 
     def _row(
         self,
