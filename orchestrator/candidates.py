@@ -56,15 +56,20 @@ def prepare(repo: Repository, settings: Settings, name: str, generation: str) ->
     where = f"candidate {name!r}"
     paths = settings.agent.paths
     proposed = repo.fetch_candidate(name)
-    base = repo.git.run("merge-base", generation, proposed, ok=(0, 1)).decode().strip()
-    if not base:
+    bases = repo.git.run("merge-base", "--all", generation, proposed, ok=(0, 1)).decode().split()
+    if not bases:
         fix = f"base it on generation {generation[:12]}"
         raise Refused("shares no history with the generation it is judged against", where=where, fix=fix)
     with repo.quarantine() as scratch, scratch.objects() as objects:
-        mine, theirs, common = (_side(objects, oid, paths) for oid in (generation, proposed, base))
+        mine, theirs, common, *others = (_side(objects, oid, paths) for oid in (generation, proposed, *bases))
         files(objects, theirs.agent, where)  # refuses before anything walks it
-        absorbed = _absorbed(repo, mine.oid, theirs.oid, base)
+        absorbed = _absorbed(repo, mine.oid, theirs.oid, common.oid)
         start = _side(objects, absorbed, paths) if absorbed else common
+        if not absorbed and any(other.agent.oid != common.agent.oid for other in others):
+            # which of them the change is counted from would decide what is judged
+            what = f"has {len(bases)} merge bases with the generation, and their agent paths differ"
+            fix = f"merge the current generation ({generation[:12]}) into it, so that there is one"
+            raise Refused(what, where=where, fix=fix)
         merged = _merge_agent_paths(scratch, objects, mine, theirs, start, paths, where)
         whole = graft(objects, mine.commit.tree, entries(objects, merged, paths))
         scratch.write(whole.new)

@@ -109,6 +109,38 @@ def test_a_change_that_the_generation_has_too_is_not_left_out(agent_repo: AgentR
     assert parents(agent_repo, candidate.judged) == [agent_repo.repository.head(), commit]
 
 
+def crossed(repo: AgentRepo, mine: dict[str, str | None], theirs: dict[str, str | None]) -> None:
+    """A generation and a branch `crossed` that have merged each other's first commit: two merge bases."""
+    repo.branch("left", mine)
+    repo.branch("right", theirs)
+    repo.git("checkout", "--quiet", "trunk")
+    repo.git("merge", "--quiet", "--ff-only", "left")
+    repo.git("merge", "--quiet", "--no-edit", "right")
+    repo.git("checkout", "--quiet", "-b", "crossed", "right")
+    repo.git("merge", "--quiet", "--no-edit", "left")
+    repo.commit({"procedures/system.md": "Work well.\n"})
+    repo.git("checkout", "--quiet", "trunk")
+
+
+def test_several_merge_bases_with_the_same_agent_paths_are_as_good_as_one(agent_repo: AgentRepo) -> None:
+    crossed(agent_repo, {"README.md": "left\n"}, {"docs.md": "right\n"})
+    candidate = prepared(agent_repo, "crossed")
+    assert content(agent_repo, candidate.judged, "procedures/system.md") == "Work well.\n"
+    assert candidate.left_out == ()
+
+
+@pytest.mark.bad_input
+def test_bad_input_several_merge_bases(agent_repo: AgentRepo, capsys: pytest.CaptureFixture[str]) -> None:
+    crossed(agent_repo, {"instance/text.py": FIRST}, {"instance/text.py": LAST})
+    with pytest.raises(Refused, match="2 merge bases") as refused:
+        prepared(agent_repo, "crossed")
+    show(capsys, refused.value)
+    agent_repo.git("checkout", "--quiet", "crossed")
+    agent_repo.git("merge", "--quiet", "--no-edit", "trunk")  # what the message says
+    agent_repo.git("checkout", "--quiet", "trunk")
+    assert content(agent_repo, prepared(agent_repo, "crossed").judged, "procedures/system.md") == "Work well.\n"
+
+
 def test_the_same_input_gives_the_same_judged_commit(agent_repo: AgentRepo) -> None:
     _ = agent_repo.repository
     agent_repo.branch("mixed", {"instance/text.py": FIRST, "README.md": "x\n"})
