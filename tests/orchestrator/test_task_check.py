@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import task_check
 from orchestrator.forgeability import Mark, read_mark
-from orchestrator.task_check import TaskCheck, check_task
+from orchestrator.task_check import Finding, TaskCheck, broken_by_oracle, check_task
 from orchestrator.task_files import TaskFiles
 from orchestrator.tricks import mentioned
 from tests.orchestrator import trial_kit
@@ -114,6 +115,25 @@ def test_bad_input_oracle(kit: TrialKit) -> None:
     finding = check(kit, endless, adversarial=False).findings[0]
     print(finding.detail)
     assert finding.detail == "went over the limit of seconds"
+
+
+@pytest.mark.sandbox
+@ONE_MODE
+def test_one_failure_of_the_oracle_is_not_believed(kit: TrialKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, outcomes = kit.task(), list[bool]()
+    real = task_check._Lab.oracle
+
+    def slow_once(lab: task_check._Lab) -> Finding:
+        return real(lab) if outcomes.pop() else Finding("oracle", 1.0, None, False, "went over the limit of seconds")
+
+    monkeypatch.setattr(task_check._Lab, "oracle", slow_once)
+    outcomes[:] = [True, False]
+    assert broken_by_oracle(kit.host, kit.home, files, kit.tools, kit.directory / "oracle") == ""
+    assert outcomes == [] and read_mark(kit.home, files.key) == Mark(True, None)
+    other = kit.task("exit 0")
+    outcomes[:] = [False, False]
+    assert "limit of seconds" in broken_by_oracle(kit.host, kit.home, other, kit.tools, kit.directory / "oracle")
+    assert outcomes == [] and read_mark(kit.home, other.key) == Mark(False, None)
 
 
 @ONE_MODE
