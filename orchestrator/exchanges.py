@@ -200,6 +200,33 @@ class ExchangeStore:
                 yield Stored(row[0], bytes(row[1]), bytes(row[2]))
             after = rows[-1][0]
 
+    def get(self, journal: str, number: int) -> Stored | None:
+        """One entry of a journal."""
+        with self._lock:
+            query = "SELECT n, record, hash FROM entry WHERE journal = ? AND n = ?"
+            row = self._connection.execute(query, (journal, number)).fetchone()
+        return Stored(row[0], bytes(row[1]), bytes(row[2])) if row else None
+
+    def chunks(self, digest: bytes) -> tuple[int, ...]:
+        """The numbers of a text's chunks, in order: what two texts share has the same ones. () if it is missing."""
+        with self._lock:
+            row = self._connection.execute("SELECT chunks FROM text WHERE hash = ?", (digest,)).fetchone()
+        return struct.unpack(f"<{len(row[0]) // 8}Q", row[0]) if row else ()
+
+    def chunk(self, number: int) -> bytes:
+        """One chunk, not checked against any hash: for looking."""
+        with self._lock:
+            return self._load(number)
+
+    def beginning(self, digest: bytes, size: int) -> bytes:
+        """The first `size` bytes of a text, not checked against its hash: for looking."""
+        found = b""
+        for number in self.chunks(digest):
+            found += self.chunk(number)
+            if len(found) >= size:
+                break
+        return found[:size]
+
     def last(self, journal: str) -> Stored | None:
         """The newest entry of a journal."""
         with self._lock:

@@ -20,7 +20,7 @@ from orchestrator.untrusted import printable
 ATIF = "ATIF-v1.4"
 _ROOT_ATTRIBUTES = re.compile(r"\A(\s*<context)\b[^>]*?(/?>)")
 _END = re.compile(r"\s*</context>\s*\Z")
-_COMPARED = 3000  # answers of each side; beyond it a comparison would take minutes
+COMPARED = 3000  # answers of each side; beyond it a comparison would take minutes
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def iteration_xml(exchange: Exchange) -> str:
 
 def compare(left: Sequence[Exchange], right: Sequence[Exchange]) -> list[Run]:
     """Where the answers of two journals agree and where not, in order."""
-    sides = [[one for one in side if answered(one)][:_COMPARED] for side in (left, right)]
+    sides = [[one for one in side if answered(one)][:COMPARED] for side in (left, right)]
     texts = [[(one.asked.prefix + one.reply).strip() for one in side] for side in sides]
     matcher = difflib.SequenceMatcher(None, texts[0], texts[1], autojunk=False)
     runs: list[Run] = []
@@ -123,7 +123,7 @@ def _agent_step(exchange: Exchange, following: Exchange | None) -> dict[str, Any
                 {"tool_call_id": call, "function_name": name, "arguments": {**arguments, "text": body}}
             ]
             if following is not None:
-                step["observation"] = {"results": [{"source_call_id": call, "content": _new(exchange, following)}]}
+                step["observation"] = {"results": [{"source_call_id": call, "content": observed(exchange, following)}]}
     usage = exchange.usage
     if usage is not None:
         values = {
@@ -144,7 +144,7 @@ def _action(text: str) -> etree._Element | None:
         return None
 
 
-def _new(before: Exchange, after: Exchange) -> str:
+def observed(before: Exchange, after: Exchange) -> str:
     """The entries of the second context that the first did not show."""
     shown = [[piece.strip() for piece in cut(_END.sub("", prompt(one)).encode())[1:]] for one in (before, after)]
     known = set(shown[0])
