@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
+from orchestrator import trajectory
 from orchestrator.home import Home
+from orchestrator.journal import Exchange
+from orchestrator.untrusted import printable
+from orchestrator.watch import reading
 from orchestrator.watch.iterations import Iterations, Line
 
 
@@ -20,30 +25,94 @@ class Row:
 class Comparison:
     """Two trials. `rows` and `first` are computed by `refresh`, which takes seconds for long journals: use a thread."""
 
-    left: Iterations
-    right: Iterations
-    rows: tuple[Row, ...]
-    first: int | None  # index in `rows` of the first difference; None if there is none
-
     def __init__(self, home: Home, left: str, right: str) -> None:
         """Names as for `Iterations`. Raises UsageError."""
-        raise NotImplementedError
+        self.left = Iterations(home, left)
+        try:
+            self.right = Iterations(home, right)
+        except BaseException:
+            self.left.close()
+            raise
+        self.rows: tuple[Row, ...] = ()
+        self.first: int | None = None  # index in `rows` of the first difference; None if there is none
+        self.cut = False  # the journals are longer than what is compared of them
+        self._compared: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
         """Compare what has come since; returns whether anything changed."""
-        raise NotImplementedError
+        self.left.refresh()
+        self.right.refresh()
+        counts = (self.left.count, self.right.count)
+        if counts == self._compared:
+            return False
+        replies = (self.left.replies(), self.right.replies())
+        runs = trajectory.compare(*replies)
+        lines = [[side.line_of(one) for one in its] for side, its in zip((self.left, self.right), replies, strict=True)]
+        self.rows = tuple(_aligned(runs, lines[0], lines[1]))
+        self.cut = max(map(len, replies)) > trajectory.COMPARED
+        self.first = next((number for number, row in enumerate(self.rows) if not row.same), None)
+        self._compared = counts
+        return True
 
     def difference(self, row: int, lines: int = 200) -> list[str]:
         """What the two were shown at a row, as lines of a unified diff (harmless text); [] where one side is missing
         or both are the same."""
-        raise NotImplementedError
+        pair = self.pair(row)
+        if pair[0] is None or pair[1] is None:
+            return []
+        return [printable(line).replace("\n", " ") for line in trajectory.context_difference(pair[0], pair[1], lines)]
+
+    def pair(self, row: int) -> tuple[Exchange | None, Exchange | None]:
+        """Both sides of a row, with their texts."""
+        there = self.rows[row]
+        return (
+            None if there.left is None else self.left.get(there.left.n),
+            None if there.right is None else self.right.get(there.right.n),
+        )
+
+    @property
+    def agreeing(self) -> int:
+        """How many rows are the same on both sides."""
+        return sum(row.same for row in self.rows)
 
     def close(self) -> None:
         """Release the connections."""
-        raise NotImplementedError
+        self.left.close()
+        self.right.close()
+
+
+def _aligned(runs: list[trajectory.Run], left: list[Line], right: list[Line]) -> list[Row]:
+    """Runs as rows: what only one side has stands beside what only the other has, where they follow each other."""
+    rows: list[Row] = []
+    sides, waiting = (iter(left), iter(right)), 0  # rows at the end with a left side alone
+    for run in runs:
+        for _ in run.numbers:
+            if run.kind == "same":
+                rows.append(Row(next(sides[0]), next(sides[1]), True))
+            elif run.kind == "left":
+                rows.append(Row(next(sides[0]), None, False))
+            elif waiting:
+                rows[-waiting] = Row(rows[-waiting].left, next(sides[1]), False)
+                waiting -= 1
+            else:
+                rows.append(Row(None, next(sides[1]), False))
+        waiting = len(run.numbers) if run.kind == "left" else 0
+    return rows
 
 
 def partner(home: Home, trial: str) -> str | None:
     """The trial to compare one with: the same task and repeat of the baseline (of a baseline's: of the first
     candidate). None if there is none with a journal."""
-    raise NotImplementedError
+    connection = reading.connect(home)
+    if connection is None:
+        return None
+    with closing(connection):
+        row = connection.execute(
+            "SELECT other.id FROM trial mine JOIN trial other ON other.campaign = mine.campaign"
+            " AND other.task = mine.task AND other.repeat = mine.repeat AND other.id != mine.id"
+            " JOIN arm ON arm.campaign = other.campaign AND arm.name = other.arm"
+            " JOIN journal ON journal.id = other.id"
+            " WHERE mine.id = ? ORDER BY arm.role != 'baseline', arm.rowid LIMIT 1",
+            (trial.partition("~")[0],),
+        ).fetchone()
+    return None if row is None else str(row[0])

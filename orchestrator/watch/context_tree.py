@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from lxml import etree
+
+from orchestrator.untrusted import one_line, printable
 
 MAX_NODES = 5000
 MAX_DEPTH = 24
+TITLE = 160  # characters
+SUMMARY = 200  # characters; the same is looked at to make it
 
 
 @dataclass(frozen=True)
@@ -30,4 +37,88 @@ def tree(text: str, before: str | None = None) -> Node:
 
     What is no XML becomes one node with its text.
     """
-    raise NotImplementedError
+    root = _parsed(text)
+    if root is None:
+        shown = printable(text)
+        return Node("text", "", one_line(shown[:SUMMARY]), shown, len(text), text != before)
+    old = None if before is None else _parsed(before)
+    known = set() if old is None else {_bytes(child) for child in _elements(old)}
+    return _Builder(known).root(root)
+
+
+def plain(text: str, title: str) -> Node:
+    """A node of text that is not looked into."""
+    shown = printable(text)
+    return Node(one_line(title, TITLE), "", one_line(shown[:SUMMARY]), shown, len(text), True)
+
+
+class _Builder:
+    def __init__(self, known: set[bytes]) -> None:
+        self._known = known
+        self._room = MAX_NODES
+
+    def root(self, element: etree._Element) -> Node:
+        children: list[Node] = []
+        for child in _elements(element):
+            if self._room <= 0:
+                children.append(_rest(sum(1 for _ in _elements(element)) - len(children)))
+                break
+            children.append(self._node(child, _bytes(child) not in self._known, 1))
+        return self._made(element, any(child.new for child in children) or not children, tuple(children))
+
+    def _node(self, element: etree._Element, new: bool, depth: int) -> Node:
+        self._room -= 1
+        if depth >= MAX_DEPTH:
+            inner = _bytes(element).decode("utf-8", "replace")
+            return Node(_title(element), _tag(element), one_line(inner[:SUMMARY]), printable(inner), len(inner), new)
+        children: list[Node] = []
+        for child in _elements(element):
+            if self._room <= 0:
+                children.append(_rest(1))
+                break
+            children.append(self._node(child, new, depth + 1))
+        return self._made(element, new, tuple(children))
+
+    def _made(self, element: etree._Element, new: bool, children: tuple[Node, ...]) -> Node:
+        pieces = [element.text or "", *(child.tail or "" for child in element)]
+        text = printable("\n".join(piece.strip("\n") for piece in pieces if piece.strip()))
+        summary = one_line(text[:SUMMARY]) or one_line(" ".join(_first_texts(children)), SUMMARY)
+        size = len(text) + sum(child.size for child in children)
+        return Node(_title(element), _tag(element), summary, text, size, new, children)
+
+
+def _first_texts(children: tuple[Node, ...]) -> Iterator[str]:
+    return (child.summary or child.tag for child in children[:8])
+
+
+def _rest(count: int) -> Node:
+    return Node(f"… {count:,} more", "", "", "", 0, False)
+
+
+def _parsed(text: str) -> etree._Element | None:
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        return None
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True
+    )
+    try:
+        return etree.fromstring(text.strip().encode("utf-8", "replace"), parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return None
+
+
+def _elements(element: etree._Element) -> Iterator[etree._Element]:
+    return (child for child in element if isinstance(child.tag, str))
+
+
+def _bytes(element: etree._Element) -> bytes:
+    return etree.tostring(element, encoding="utf-8", with_tail=False)
+
+
+def _tag(element: etree._Element) -> str:
+    return one_line(str(element.tag).rpartition("}")[2], 60)
+
+
+def _title(element: etree._Element) -> str:
+    words = [f"{one_line(str(name), 40)}={one_line(str(value), 60)}" for name, value in element.attrib.items()]
+    return one_line(" ".join([_tag(element), *words]), TITLE)

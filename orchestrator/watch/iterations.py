@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.errors import UsageError
+from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import Home
-from orchestrator.journal import Exchange
+from orchestrator.journal import Exchange, Journal
+from orchestrator.untrusted import one_line, printable
+from orchestrator.watch import reading
+from orchestrator.watch.searching import Searcher
 
 TAIL = 256 * 1024  # bytes of stdout and stderr that are shown
+SUMMARY = 2000  # characters of an answer that its line is made from
+LIVE_BYTES = 8 << 20  # of a live file
 Direction = Literal[1, -1]
+_SHOWN = re.compile(rb'"kind":"(?:infer|refused)"')
+_ATTEMPT = re.compile(r"(.*)~(\d+)")
+_ACTION = re.compile(r"\s*<([A-Za-z_][\w.-]{0,40})")
 
 
 @dataclass(frozen=True)
@@ -63,47 +79,112 @@ class Iterations:
 
         Raises UsageError if there is no such journal (an instance that has just been started may not have one yet).
         """
-        raise NotImplementedError
+        self._home = home
+        store = reading.store(home)
+        if store is None:
+            fix = "sia campaign run FILE, or sia supervise"
+            raise UsageError("nothing has run here yet", where=str(home.root), fix=fix)
+        self._store: ExchangeStore = store
+        try:
+            self._journal = Journal.open(store, find_journal(store, name))
+        except BaseException:
+            store.close()
+            raise
+        self._entries = array("L")  # numbers of the exchanges that are shown
+        self._last = 0
+        self._search: Searcher | None = None
+        self._live: tuple[float, Live | None] = (0.0, None)
+        self.refresh()
 
     @property
     def id(self) -> str:
         """The journal's id."""
-        raise NotImplementedError
+        return self._journal.id
+
+    @property
+    def trial(self) -> str | None:
+        """The trial that it belongs to; None for the main instance."""
+        if self.meta.get("kind") != "trial":
+            return None
+        match = _ATTEMPT.fullmatch(self.id)
+        return match[1] if match else self.id
 
     @property
     def meta(self) -> dict[str, Any]:
         """What the journal says of itself: kind, campaign, arm, task, repeat, commit, …"""
-        raise NotImplementedError
+        return dict(self._journal.meta)
 
     @property
     def sealed(self) -> bool:
         """Whether no more comes."""
-        raise NotImplementedError
+        return self._journal.sealed is not None
 
     @property
     def count(self) -> int:
         """How many iterations there are, as of the last `refresh`."""
-        raise NotImplementedError
+        return len(self._entries)
 
     def refresh(self) -> bool:
         """Look for new ones; returns whether there are."""
-        raise NotImplementedError
+        before = self._last
+        for stored in self._store.entries(self.id, self._last):
+            self._last = stored.n
+            if _SHOWN.search(stored.record):
+                self._entries.append(stored.n)
+        if not self.sealed:
+            row = self._store.heads.execute("SELECT sealed FROM journal WHERE id = ?", (self.id,)).fetchone()
+            self._journal.sealed = row["sealed"] if row else self._journal.sealed
+        return self._last != before
 
     def line(self, n: int) -> Line:
         """One iteration in a line. Raises IndexError outside 1..count."""
-        raise NotImplementedError
+        entry = self._entry(n)
+        stored = self._store.get(self.id, entry)
+        if stored is None:
+            raise IndexError(n)
+        record = json.loads(stored.record)
+        usage = record["usage"] or {}
+        pieces = [bytes.fromhex(name) for name in (record["asked"].get("prefix"), record["reply"]) if name]
+        answer = b"".join(self._store.beginning(piece, SUMMARY) for piece in pieces).decode("utf-8", "replace")
+        amounts = (usage.get("prompt"), usage.get("completion"))
+        return _line(n, entry, record["time"], record["kind"], answer, record["seconds"], amounts, record["error"])
+
+    def line_of(self, exchange: Exchange) -> Line:
+        """The same of an exchange that is there already. Raises IndexError if it is no iteration."""
+        usage, answer = exchange.usage, exchange.asked.prefix + exchange.reply[:SUMMARY]
+        amounts = (usage.prompt, usage.completion) if usage else (None, None)
+        about = (exchange.time, exchange.kind, answer, exchange.seconds, amounts, exchange.error)
+        return _line(self.position(exchange.n), exchange.n, *about)
 
     def lines(self, first: int, last: int) -> list[Line]:
         """Those from `first` to `last`, as far as they exist: a window costs what it holds."""
-        raise NotImplementedError
+        return [self.line(n) for n in range(max(1, first), min(self.count, last) + 1)]
+
+    def replies(self) -> list[Exchange]:
+        """All answered iterations without the requests' texts, and without reading what is not needed."""
+        return [one for one in self._journal.replies() if one.kind == "infer" and one.error is None]
+
+    def position(self, entry: int) -> int:
+        """The iteration that an exchange's number stands for. Raises IndexError if it is none."""
+        place = bisect_left(self._entries, entry)
+        if place == len(self._entries) or self._entries[place] != entry:
+            raise IndexError(entry)
+        return place + 1
 
     def get(self, n: int) -> Exchange:
         """One iteration with all its texts. Raises IndexError outside 1..count, Failed where a text is damaged."""
-        raise NotImplementedError
+        exchange = self._journal.get(self._entry(n))
+        if exchange is None:
+            raise IndexError(n)
+        return exchange
 
     def effect(self, n: int) -> str | None:
         """What came of it: entries of the following context that this one did not show; None if there is none yet."""
-        raise NotImplementedError
+        from orchestrator.trajectory import observed
+
+        if n >= self.count:
+            return None
+        return printable(observed(self.get(n), self.get(n + 1)))
 
     def search(
         self, text: str, start: int, direction: Direction = 1, *, stop: Callable[[], bool] | None = None
@@ -112,24 +193,151 @@ class Iterations:
 
         Upper and lower case are the same (of ASCII). None if there is none, or `stop` said so.
         """
-        raise NotImplementedError
+        if not text:
+            return None
+        if self._search is None or self._search.wanted != text:
+            self._search = Searcher(self._store, self.id, text)
+        n = start + direction
+        while 1 <= n <= self.count:
+            if stop is not None and stop():
+                return None
+            before = self._entries[n - 2] if n > 1 else None
+            if self._search.found(self._entries[n - 1], before):
+                return n
+            n += direction
+        return None
 
     def live(self) -> Live | None:
         """What is asked and answered now. Says to the broker that somebody looks; call it a few times a second."""
-        raise NotImplementedError
+        if self.sealed:
+            return None
+        directory = self._home.run / "live"
+        with suppress(OSError):  # without it there is no live view, which is no reason to fail
+            directory.mkdir(mode=0o700, exist_ok=True)
+            wanted = directory / f"{self._name()}.wanted"
+            wanted.touch(mode=0o600)
+        path = directory / f"{self._name()}.json"
+        try:
+            written = path.stat().st_mtime_ns
+            if written != self._live[0]:
+                self._live = (written, _live(path))
+        except OSError:
+            self._live = (0.0, None)
+        return self._live[1]
 
     def stdout(self, tail_bytes: int = TAIL) -> str:
         """The end of what the instance wrote for its user, made harmless; "" if there is nothing."""
-        raise NotImplementedError
+        return self._stream("stdout", tail_bytes)
 
     def stderr(self, tail_bytes: int = TAIL) -> str:
         """The end of the agent's own log, made harmless."""
-        raise NotImplementedError
+        return self._stream("stderr", tail_bytes)
 
     def stdin(self) -> tuple[Message, ...]:
         """What was sent to it: the task's instruction and people's messages."""
-        raise NotImplementedError
+        if self.trial is None:
+            sent, before = reading.tail(self._home.main / "messages.log", TAIL)
+            lines = sent.decode("utf-8", "replace").splitlines()[1 if before else 0 :]
+            return tuple(Message("person", line) for line in lines)
+        query = "SELECT time, text FROM request WHERE kind = 'message' AND subject = ? AND refused = 0 ORDER BY id"
+        rows = self._store.heads.execute(query, (self.trial,)).fetchall()
+        return (*self._instruction(), *(Message("person", row["text"], row["time"]) for row in rows))
 
     def close(self) -> None:
         """Release the connections."""
-        raise NotImplementedError
+        self._store.close()
+
+    # -- where things lie ---------------------------------------------------------------------------------------------
+
+    def _entry(self, n: int) -> int:
+        if not 1 <= n <= len(self._entries):
+            raise IndexError(n)
+        return self._entries[n - 1]
+
+    def _name(self) -> str:
+        """What its live file is called."""
+        return self.trial or self.id
+
+    @property
+    def directory(self) -> Path:
+        """Where its files lie on the host."""
+        if self.trial is None:
+            return self._home.main
+        return self._home.campaigns / str(self.meta.get("campaign")) / "trials" / self.trial
+
+    def _stream(self, name: str, size: int) -> str:
+        path = self.directory / f"{name}.txt"
+        if self.trial is None:
+            path = self._home.main / "stdout.log" if name == "stdout" else self._home.main / name / f"{self.id}.txt"
+        data, before = reading.tail(path, size)
+        text = printable(data)
+        return f"[{before:,} bytes before this are not shown]\n{text}" if before else text
+
+    def _instruction(self) -> tuple[Message, ...]:
+        query = "SELECT path FROM campaign_task WHERE campaign = ? AND name = ?"
+        values = (str(self.meta.get("campaign")), str(self.meta.get("task")))
+        row = self._store.heads.execute(query, values).fetchone()
+        places = [Path(row["path"]) / "instruction.md"] if row else []
+        for path in (*places, self.directory / "stdin.txt"):  # the task may have been moved since
+            with suppress(OSError), path.open("rb") as file:
+                return (Message("task", file.read(TAIL).decode("utf-8", "replace")),)
+        return ()
+
+
+def find_journal(store: ExchangeStore, name: str) -> str:
+    """The id of the journal that a person means: the newest attempt of a trial, or the newest of the main instance.
+
+    Raises UsageError if there is none, or if several begin like that.
+    """
+    if name == "main":
+        query = "SELECT id FROM journal WHERE json_extract(meta, '$.kind') = 'main' ORDER BY created DESC LIMIT 1"
+        row = store.heads.execute(query).fetchone()
+        if row is None:
+            raise UsageError("the main instance has no journal yet", fix="start it with `sia supervise`")
+        return str(row["id"])
+    if _ATTEMPT.fullmatch(name):
+        bare = name.removesuffix("~1")
+        if store.heads.execute("SELECT 1 FROM journal WHERE id = ?", (bare,)).fetchone():
+            return bare
+    query = "SELECT id FROM journal WHERE substr(id, 1, length(?)) = ? ORDER BY created, id"
+    ids = [str(row["id"]) for row in store.heads.execute(query, (name, name))]
+    trials = {match[1] if (match := _ATTEMPT.fullmatch(id)) else id for id in ids}
+    meant = [name] if name in trials else sorted(trials) if name else []
+    if len(meant) > 1:
+        listed = ", ".join(meant[:8]) + (" …" if len(meant) > 8 else "")
+        raise UsageError(f"{one_line(name, 60)!r} could be {listed}", fix="write more of the id")
+    if not meant:
+        fix = "`sia campaign show ID --trials` names the trials; one that has just begun has no journal yet"
+        raise UsageError(f"no journal {one_line(name, 60)!r}", fix=fix)
+    return next(id for id in reversed(ids) if id == meant[0] or id.startswith(f"{meant[0]}~"))
+
+
+def _line(
+    n: int,
+    entry: int,
+    moment: float,
+    kind: str,
+    answer: str,
+    seconds: float,
+    tokens: tuple[int | None, int | None],
+    error: str | None,
+) -> Line:
+    match = _ACTION.match(answer)
+    failed = None if error is None else one_line(error, 300)
+    text = one_line(answer[:SUMMARY], 300)
+    return Line(n, entry, moment, kind, match[1] if match else "", text, seconds, *tokens, failed)
+
+
+def _live(path: Path) -> Live | None:
+    try:
+        with path.open("rb") as file:
+            values = json.loads(file.read(LIVE_BYTES))
+        return Live(
+            int(values["n"]),
+            float(values["asked"]),
+            str(values["state"]),
+            str(values.get("context") or ""),
+            str(values.get("answer") or ""),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None  # being replaced, or of another version

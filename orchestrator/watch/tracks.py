@@ -16,6 +16,7 @@ from orchestrator.watch.values import Instance
 QUIET_AFTER = 30.0  # seconds without an exchange, before an instance is called quiet
 STALE_AFTER = 15.0  # seconds without a word from a living owner
 HISTORY = 60  # samples of cpu and tokens that an instance keeps
+WAITS = ("read_stdin",)  # actions after which the main instance may rest until somebody writes
 _ALIVE_EVERY = 2.0  # seconds between two looks at whether an owner lives
 
 
@@ -121,7 +122,9 @@ class Tracks:
             return "starting"
         if unheard > STALE_AFTER:
             return "stale"
-        return "quiet" if quiet is not None and quiet > QUIET_AFTER else "running"
+        if quiet is None or quiet <= QUIET_AFTER:
+            return "running"
+        return "waiting" if row["kind"] == "main" and row["last_action"] in WAITS else "quiet"
 
     def _lives(self, pid: int, since: float) -> bool:
         now, known = time.monotonic(), self._owners.get((pid, since))

@@ -62,7 +62,8 @@ class Instance:
     """A running instance. `state` is one of these, or the owner's own word (`trial boot 2`, `verifying`, `stalled` …):
 
     running · starting (nothing was asked yet) · paused · quiet (no exchange has ended for `feed.QUIET_AFTER` seconds) ·
-    stale (its owner lives but has written nothing for a while, so the numbers are old) · orphan (its owner is gone).
+    waiting (the same, of a main instance that reads its input) · stale (its owner lives but has written nothing for a
+    while, so the numbers are old) · orphan (its owner is gone).
     """
 
     id: str

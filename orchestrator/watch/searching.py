@@ -1,0 +1,76 @@
+"""Searching a journal: every piece of text is unpacked and looked at once, however many contexts show it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.exchanges import ExchangeStore
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What is remembered of a chunk: whether it has the text, and its edges, for a text that lies across two."""
+
+    hit: bool
+    head: bytes
+    tail: bytes
+
+
+class Searcher:
+    """Looks for one text in the exchanges of one journal. Upper and lower case of ASCII are the same."""
+
+    def __init__(self, store: ExchangeStore, journal: str, wanted: str) -> None:
+        self.wanted = wanted
+        self._store, self._journal = store, journal
+        self._bytes = wanted.encode("utf-8", "replace").lower()
+        self._pieces: dict[int, _Piece] = {}
+        self._chunks: dict[int, tuple[int, ...]] = {}  # of the contexts of a few entries
+
+    def found(self, entry: int, before: int | None) -> bool:
+        """Whether the answer, the error, or what the context shows that entry `before` did not, has the text."""
+        record = self._record(entry)
+        if record is None:
+            return False
+        if self._bytes in (record["error"] or "").encode("utf-8", "replace").lower():
+            return True
+        if self._in(self._store.chunks(bytes.fromhex(record["reply"])), frozenset()):
+            return True
+        known = frozenset(self._context(before)) if before is not None else frozenset()
+        return self._in(self._context(entry), known)
+
+    def _record(self, entry: int) -> dict[str, Any] | None:
+        stored = self._store.get(self._journal, entry)
+        return json.loads(stored.record) if stored else None
+
+    def _context(self, entry: int) -> tuple[int, ...]:
+        """Chunks of what was shown: the context, or all turns; of a refused request its beginning."""
+        if entry not in self._chunks:
+            while len(self._chunks) > 4:
+                self._chunks.pop(next(iter(self._chunks)))
+            record = self._record(entry)
+            asked = record["asked"] if record else {}
+            names = [asked.get("context"), asked.get("head"), *(name for _, name in asked.get("turns", ()))]
+            self._chunks[entry] = tuple(
+                number for name in names if name for number in self._store.chunks(bytes.fromhex(name))
+            )
+        return self._chunks[entry]
+
+    def _in(self, chunks: tuple[int, ...], known: frozenset[int]) -> bool:
+        edge = b""
+        for number in chunks:
+            piece = self._piece(number)
+            fresh = number not in known
+            if fresh and (piece.hit or self._bytes in edge + piece.head):
+                return True
+            edge = (edge + piece.tail)[-len(self._bytes) + 1 :] if len(self._bytes) > 1 else b""
+        return False
+
+    def _piece(self, number: int) -> _Piece:
+        piece = self._pieces.get(number)
+        if piece is None:
+            data, size = self._store.chunk(number).lower(), len(self._bytes) - 1
+            piece = _Piece(self._bytes in data, data[:size], data[-size:] if size else b"")
+            self._pieces[number] = piece
+        return piece
