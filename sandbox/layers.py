@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sandbox import read, stack
@@ -26,10 +27,15 @@ def freeze(host: Host, upper: Path, layer: Path) -> None:
     """Turn the upper of an ended sandbox into a read-only layer at `layer` (rename, then fsync of both parents).
 
     `upper` is what `make_upper` returned; its `work` directory is removed. `layer` must not exist, and its parent
-    must lie on the same file system. Contents are flushed first, so after a power cut the layer is whole or not there.
+    must lie on the same file system; from a room (memory) it is copied. Contents are flushed first, so after a power
+    cut the layer is whole or not there.
     """
     if layer.exists():
         raise SandboxFailed("the layer exists already", where=str(layer))
+    if host.rooms.find(upper):
+        _publish(host, layer, lambda dest: _copy_layer(upper, dest), "the layer can't be frozen")
+        host.remove(upper.parent)
+        return
     try:
         _flush(upper)
         upper.rename(layer)
@@ -86,17 +92,27 @@ def flatten(host: Host, lowers: Sequence[Path], layer: Path, max_bytes: int | No
     Instances see the same in it as in the stack: FIFOs and attributes too, but no setuid bits. Hard links become files
     of their own, as an overlay makes them at the first write. Raises SandboxFailed, and leaves nothing then.
     """
+    _publish(
+        host,
+        layer,
+        lambda dest: materialise(lowers, None, dest, max_bytes, exact=True),
+        "the layers can't be joined",
+    )
+
+
+def _publish(host: Host, layer: Path, fill: Callable[[Path], None], failure: str) -> None:
+    """Let `fill` make a directory, and name it `layer` when it is complete and flushed. Leaves nothing if it fails."""
     parent = layer.with_name(f".{layer.name}.part")
     host.remove(parent)
     try:
         parent.mkdir(mode=0o700)
-        materialise(lowers, None, parent / "layer", max_bytes, exact=True)
+        fill(parent / "layer")
         host.own(parent / "layer")
         _flush(parent)
         (parent / "layer").rename(layer)
         _fsync_directory(layer.parent)
     except OSError as error:
-        raise SandboxFailed(f"the layers can't be joined ({error.strerror})", where=str(layer)) from None
+        raise SandboxFailed(f"{failure} ({error.strerror})", where=str(layer)) from None
     finally:
         host.remove(parent)
 
@@ -117,6 +133,14 @@ def materialise(
         raise SandboxFailed(f"the copy failed ({error.strerror})", where=str(dest)) from None
 
 
+def _copy_layer(upper: Path, dest: Path) -> None:
+    """Copy one layer as it is, with what marks deletions and replaced directories. Hard links become files."""
+    dest.mkdir()
+    with Cursor([upper]) as source, Cursor([dest]) as target:
+        _LayerCopy(source, target, None, exact=True).run()
+    dest.chmod(stat.S_IMODE(upper.stat().st_mode) & PERMISSIONS)
+
+
 class _Copy:
     """One copy of a merged tree."""
 
@@ -125,25 +149,25 @@ class _Copy:
 
     def run(self) -> None:
         """Everything below the top, depth first."""
-        queues = [iter(self.source.merged())]
+        queues = [iter(self.names())]
         entered: list[tuple[str, os.stat_result, dict[str, bytes]]] = []
         length = 0
         while queues:
             for name in queues[-1]:
-                found = self.source.look(name)
+                found = self.look(name)
                 if found is None:
                     continue
                 if not stat.S_ISDIR(found[0].st_mode):
                     self.file(name, *found)
                     continue
-                entered.append((name, found[0], stack.attributes(name, found[1], found[0])))
+                entered.append((name, found[0], self.attributes(name, found[1], found[0])))
                 length += len(name) + 1
                 if length > stack.MAX_PATH:
                     stack.check_path("/".join(each for each, _, _ in entered))
                 os.mkdir(name, 0o700, dir_fd=self.target.fd)
                 self.source.enter(name)
                 self.target.enter(name)
-                queues.append(iter(self.source.merged()))
+                queues.append(iter(self.names()))
                 break
             else:
                 queues.pop()
@@ -154,6 +178,18 @@ class _Copy:
                     length -= len(name) + 1
                     self.finish(name, status, attributes)
 
+    def names(self) -> list[str]:
+        """What to copy of the directory at hand."""
+        return self.source.merged()
+
+    def look(self, name: str) -> tuple[os.stat_result, int] | None:
+        """Its status, and the directory that holds it."""
+        return self.source.look(name)
+
+    def attributes(self, name: str, directory: int, status: os.stat_result) -> dict[str, bytes]:
+        """Attributes as the copy has to hold them."""
+        return {stack.stored(key): value for key, value in stack.attributes(name, directory, status).items()}
+
     def file(self, name: str, status: os.stat_result, directory: int) -> None:
         """One entry that is no directory."""
         mode, target = status.st_mode, self.target.fd
@@ -162,7 +198,7 @@ class _Copy:
         elif stat.S_ISREG(mode):
             self.spend(status.st_blocks * 512, name)
             _copy_file(name, status, directory, target)
-            self.finish(name, status, stack.attributes(name, directory, status))
+            self.finish(name, status, self.attributes(name, directory, status))
         elif stat.S_ISFIFO(mode) and self.exact:
             os.mkfifo(name, 0o600, dir_fd=target)
             self.finish(name, status, {})
@@ -171,7 +207,7 @@ class _Copy:
         """Attributes, times, and last the mode, which may forbid the rest."""
         target = self.target.fd
         for key, value in attributes.items():
-            os.setxattr(f"/proc/self/fd/{target}/{name}", stack.stored(key), value, follow_symlinks=False)
+            os.setxattr(f"/proc/self/fd/{target}/{name}", key, value, follow_symlinks=False)
         times = (status.st_atime_ns, status.st_mtime_ns)
         os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
         os.chmod(name, status.st_mode & PERMISSIONS, dir_fd=target)
@@ -182,6 +218,34 @@ class _Copy:
             self.left -= size
             if self.left < 0:
                 raise SandboxFailed("the tree is larger than allowed", where=where)
+
+
+class _LayerCopy(_Copy):
+    """One copy of a single layer: whiteouts and opaque marks are content, too."""
+
+    def names(self) -> list[str]:
+        """Everything."""
+        return [name for name, _ in self.source.entries()]
+
+    def look(self, name: str) -> tuple[os.stat_result, int] | None:
+        """As it is."""
+        return os.lstat(name, dir_fd=self.source.fd), self.source.fd
+
+    def attributes(self, name: str, directory: int, status: os.stat_result) -> dict[str, bytes]:
+        """With the mark of a replaced directory; the overlay's other notes are about the place where it lay."""
+        found = super().attributes(name, directory, status)
+        if stat.S_ISDIR(status.st_mode):
+            with stack.readable(name, directory, status), contextlib.suppress(OSError):
+                path = f"/proc/self/fd/{directory}/{name}"
+                found[stack.OPAQUE[0]] = os.getxattr(path, stack.OPAQUE[0], follow_symlinks=False)
+        return found
+
+    def file(self, name: str, status: os.stat_result, directory: int) -> None:
+        """Whiteouts are devices that everybody may make."""
+        if stack.is_whiteout(status):
+            os.mknod(name, stat.S_IFCHR, 0, dir_fd=self.target.fd)
+        else:
+            super().file(name, status, directory)
 
 
 def _copy_file(name: str, status: os.stat_result, directory: int, target: int) -> None:

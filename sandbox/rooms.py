@@ -51,7 +51,10 @@ class Room:
 
 
 class Rooms:
-    """All rooms of one host. `base` is a directory of ours below which they are mounted. Thread-safe."""
+    """All rooms of one host. `base` is a directory of ours below which they are mounted. Thread-safe.
+
+    For a user it stays, empty: removing it would undo what another host has mounted there in its own namespace.
+    """
 
     def __init__(self, launcher: Launcher, base: Path) -> None:
         self._launcher, self._base = launcher, base
@@ -66,15 +69,7 @@ class Rooms:
         """
         if limits.disk_mb is None or limits.inodes is None:
             raise CannotIsolate("an upper in memory needs a size and a number of files", where=str(path))
-        if self._launcher.uid is None:
-            self._base.mkdir(mode=0o700, exist_ok=True)
-        place = self._base / f"u{next(self._numbers)}"
-        size = {"bytes": limits.disk_mb * MEGABYTE, "inodes": limits.inodes + SPARE}
-        error, descriptors = self._launcher.ask({"room": str(place), "base": str(self._base), **size})
-        if error or not descriptors:
-            cause, fix = _explain(error or "no descriptor came")
-            raise CannotIsolate(f"no upper can lie in memory: {cause} ({error})", fix=fix)
-        room = Room(path, place, descriptors[0])
+        room = self._mount(path, limits.disk_mb * MEGABYTE, limits.inodes + SPARE)
         try:
             path.symlink_to(f"/proc/{os.getpid()}/fd/{room.descriptor}")
         except OSError as failure:
@@ -82,6 +77,21 @@ class Rooms:
             raise SandboxFailed(f"can't be created ({failure.strerror})", where=str(path)) from None
         with self._lock:
             self._rooms[path] = room
+
+    def prove(self) -> None:
+        """Raise CannotIsolate if there are no rooms on this machine."""
+        self._give_back(self._mount(Path(), MEGABYTE, SPARE))
+
+    def _mount(self, path: Path, size: int, inodes: int) -> Room:
+        if self._launcher.uid is None:
+            self._base.mkdir(mode=0o700, exist_ok=True)
+        place = self._base / f"u{next(self._numbers)}"
+        request = {"room": str(place), "base": str(self._base), "bytes": size, "inodes": inodes}
+        error, descriptors = self._launcher.ask(request)
+        if error or not descriptors:
+            cause, fix = _explain(error or "no descriptor came")
+            raise CannotIsolate(f"no upper can lie in memory: {cause} ({error})", fix=fix)
+        return Room(path, place, descriptors[0])
 
     def find(self, path: Path) -> Room | None:
         """The room in which `path` lies."""
