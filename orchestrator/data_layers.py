@@ -67,7 +67,7 @@ def flatten(host: Host, levels: Levels, connection: sqlite3.Connection) -> bool:
 
     The joined level is complete and durable before the ledger names it. Returns whether anything was done.
     """
-    from sandbox.layers import materialise
+    from sandbox import layers
 
     ledger = Ledger(connection)
     data = ledger.data()
@@ -80,7 +80,7 @@ def flatten(host: Host, levels: Levels, connection: sqlite3.Connection) -> bool:
         target.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
         lowers = levels.lowers(data.stack, name)
         if lowers:
-            materialise(lowers, None, target)
+            layers.flatten(host, lowers, target)
         else:
             target.mkdir()
     host.own(levels.root / str(level))
