@@ -110,6 +110,7 @@ class CampaignLimits(Strict):
     memory_mb: Positive | None = None
     processes: Positive | None = None
     disk_mb: Positive | None = None
+    upper: Literal["disk", "memory"] = "disk"  # where what an instance writes lies; "memory": a tmpfs of `disk_mb`
 
     @field_validator("seconds", "cost", mode="before")
     @classmethod
