@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError
 NonEmpty = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Pause = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Guardrail = Literal["tokens", "iterations", "seconds", "parse_errors", "cost"]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -78,8 +79,9 @@ class Promotion(Strict):
     healthy_iterations: Positive = 5
     timeout_sec: Seconds = 300.0
     restart_sec: Seconds = 60.0
+    boot_pause_sec: Pause = 2.0
 
-    @field_validator("timeout_sec", "restart_sec", mode="before")
+    @field_validator("timeout_sec", "restart_sec", "boot_pause_sec", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
         return _float(value)

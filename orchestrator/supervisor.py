@@ -77,7 +77,7 @@ class Supervisor:
         self._wake = threading.Event()
         self._main: MainInstance | None = None
         self._row: RunningRow | None = None
-        self._next_launch = self._next_probe = 0.0
+        self._next_launch = self._next_boot = self._next_probe = 0.0
         self._asking = (0, 0.0)  # id of the promotion that main is asked to exit for, and since when
         self._races = 0
         self._stalled = False
@@ -166,6 +166,8 @@ class Supervisor:
         elif standing.state == states.TRIAL and promotion:
             if promotion.tries == 0:
                 self._failed("the supervisor ended during the last try")
+            elif time.monotonic() < self._next_boot:
+                self._wake.wait(TURN)
             else:
                 self._ledger.count_launch()
                 faults.point("launch_counted")
@@ -313,8 +315,17 @@ class Supervisor:
             self._outage(cause) if ours else self._failed(cause)
 
     def _failed(self, cause: str) -> None:
-        self._ledger.failed(cause)
+        """A try is lost. The next one comes after a pause: a short disturbance must not use up all of them."""
+        promotion = self._ledger.standing().promotion
+        left = self._ledger.failed(cause) == states.TRIAL
         faults.point("failed")
+        pause = self._settings.promotion.boot_pause_sec
+        if left and promotion and pause:
+            delay = pause * 2 ** max(0, promotion.launches - 1)
+            self._next_boot = time.monotonic() + delay
+            self._ledger.event("trial", promotion.candidate, f"{promotion.candidate} is tried again in {delay:g} s")
+        else:
+            self._next_boot = 0.0
 
     def _outage(self, cause: str) -> None:
         self._ledger.outage(cause)

@@ -66,6 +66,7 @@ policy = "{policy}"
 healthy_iterations = {healthy}
 timeout_sec = {timeout}
 restart_sec = {restart}
+boot_pause_sec = {pause}
 """
 
 # Lines put at the top of instance/__main__.py: a candidate that is fine until it finds what main's work left.
@@ -89,8 +90,9 @@ class MainKit:
         timeout: float = 20,
         restart: float = 30,
         steady: float = 0.2,
+        pause: float = 0.05,
     ) -> None:
-        """`healthy` … `steady` are settings of sia.toml, times in seconds."""
+        """`healthy` … `pause` are settings of sia.toml, times in seconds."""
         self.repo = directory / "repo"
         for name in AGENT:
             if (TOP / name).is_dir():
@@ -98,7 +100,8 @@ class MainKit:
             else:
                 shutil.copyfile(TOP / name, self.repo / name)
         self.write("policy.toml", POLICY)
-        values = {"policy": policy, "healthy": healthy, "timeout": timeout, "restart": restart, "steady": steady}
+        values = {"policy": policy, "healthy": healthy, "timeout": timeout, "restart": restart}
+        values |= {"steady": steady, "pause": pause}
         self.write("sia.toml", SETTINGS.format(**values))
         self.git("init", "-q", "-b", "main")
         self.git("add", "-A")

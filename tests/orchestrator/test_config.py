@@ -23,6 +23,7 @@ FAULTS = (
     ("[promotion]\nhealthy_iterations = 0\n", "promotion.healthy_iterations"),
     ("[promotion]\ntimeout_sec = -5\n", "promotion.timeout_sec"),
     ("[promotion]\ntimeout_sec = nan\n", "promotion.timeout_sec"),
+    ("[promotion]\nboot_pause_sec = -1\n", "promotion.boot_pause_sec"),
     ("[promotion\n", "not valid TOML"),
 )
 

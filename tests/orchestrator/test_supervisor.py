@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -191,6 +192,12 @@ def test_a_bad_promotion_is_rolled_back_as_a_failure(kit: MainKit) -> None:
         assert kit.head() == standing.generation.commit
         with kit.database() as connection:
             assert Ledger(connection).promotions()[0].launches == 3
+            boots = connection.execute("SELECT started, finished FROM launch WHERE promotion = 1 ORDER BY started")
+            times = [(row["started"], row["finished"]) for row in boots]
+    pauses = [begun - ended for (_, ended), (begun, _) in itertools.pairwise(times)]
+    assert pauses[0] >= 0.05 and pauses[1] >= 0.1
+    told = [text for text in kit.events("trial") if "again" in text]
+    assert told == ["brittle is tried again in 0.05 s", "brittle is tried again in 0.1 s"]
 
 
 def test_policy_auto_promotes_by_itself(tmp_path: Path, environments: Path) -> None:
