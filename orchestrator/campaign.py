@@ -150,8 +150,9 @@ def _finish(
     if runner.error:
         store.interrupt(name, runner.error.what)
         raise runner.error
-    if runner.stop.is_set():
-        store.interrupt(name)
+    left = any(trial.state != "done" and trial.arm not in runner.board.out for trial in view.trials)
+    if runner.stop.is_set() or (runner.stopped_by and left):
+        store.interrupt(name, f"stopped by {runner.stopped_by}" if runner.stopped_by else None)
         raise _interrupted(view)
     store.conclude(name, conclude(view).values())
     context.host.remove(directory / "tasks")
@@ -209,6 +210,8 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
 
     with ExitStack() as stack:
         host = stack.enter_context(Host.detect(home.root))
+        if setup.campaign.limits.upper == "memory":
+            host.rooms.prove()
         home.cache.mkdir(exist_ok=True)
         engine_name = setup.campaign.engine
         log = home.cache / f"engine-{log_name(engine_name)}.log"

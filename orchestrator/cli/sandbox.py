@@ -43,6 +43,7 @@ def run(
     memory_mb: int = 2048,
     processes: int = 256,
     seconds: float | None = None,
+    upper_mb: int | None = None,
     workdir: Path | None = None,
     keep: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -68,6 +69,9 @@ def run(
         Processes at the same time.
     seconds
         Wall clock time. Default: unlimited.
+    upper_mb
+        Keep what it writes in a tmpfs of this size, where there is no more space then ("No space left on device"),
+        instead of on disk, where more than 2048 MB end it.
     workdir
         The directory to run in, instead of the current one.
     keep
@@ -77,13 +81,16 @@ def run(
     """
     if not command:
         raise UsageError("no command given", fix="sia sandbox run -- COMMAND [ARGUMENT…]")
-    if min(memory_mb, processes) <= 0 or (seconds is not None and seconds <= 0):
+    if min(memory_mb, processes, upper_mb or 1) <= 0 or (seconds is not None and seconds <= 0) or upper_mb == 0:
         raise UsageError("limits must be above 0", where="sia sandbox run")
     lower = _directory(workdir or Path.cwd())
     limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
+    if upper_mb is not None:
+        limits = dataclasses.replace(limits, disk_mb=upper_mb, upper="memory")
     with _scratch(lower, keep) as scratch, Host.detect(scratch / "state") as host:
         layer = _layer(host, lower, scratch)
-        upper, work = host.make_upper(scratch / "state", "0")
+        room = host.room(scratch / "state" / "layers", limits)
+        upper, work = host.make_upper(room, "0")
         spec = SandboxSpec(
             command=command,
             workdir=str(lower),
@@ -102,7 +109,7 @@ def run(
             record = {"lowers": [str(layer)], "command": command, "outcome": dataclasses.asdict(outcome)}
             durable.write(scratch / RECORD, jsonlib.dumps(record).encode())
         else:
-            host.remove(scratch / "state" / "0")
+            host.remove(room)
     _report(outcome, changes, limits, json=json)
     return _exit_code(outcome)
 
