@@ -29,6 +29,8 @@ def ending_of(main: MainInstance, outcome: Outcome) -> Ending:
     """Read an outcome. Code 42 counts as a restart only if the supervisor asked for it."""
     if outcome.setup_error is not None:
         return Ending("ours", f"the sandbox could not be set up: {outcome.setup_error}")
+    if main.killed is not None and outcome.signal is not None:
+        return Ending("crash", main.killed)
     out = main.engine_out
     if outcome.exit_code == 42:
         return Ending("restart", "restart") if main.asked else Ending("crash", "exit code 42 without a request")

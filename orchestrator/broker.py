@@ -18,6 +18,7 @@ from orchestrator.engines.host import EngineDown, EngineHost
 from orchestrator.errors import SiaError
 from orchestrator.instance_end import Frame, HungUp, InstanceEnd
 from orchestrator.journal import Asked, Exchange, Journal
+from orchestrator.live import LiveAnswer
 from orchestrator.protocol import (
     EOT_BYTE,
     MAX_COUNTS,
@@ -81,7 +82,7 @@ class Line:
     `engine_faults`: failures of the engine that reached the instance, in words (the last 20). `outage` is evidence that
     the engine failed and not this instance: the engine answers nobody, or other lines failed at the same time.
     `first_request` is set by the first request. `last_activity`: monotonic time of the last byte to or from the
-    instance. `notes`: what the trial's record should say (`unguided: …`).
+    instance. `notes`: what the trial's record should say (`unguided: …`). `live`: what is asked and answered now.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Line:
         self._dead: str | None = None
 
     @property
+        self.live = LiveAnswer()
     def last_activity(self) -> float:
         """Monotonic time of the last byte from the instance or to it."""
         return self._instance.last_activity
@@ -254,13 +256,15 @@ class Line:
         if answer.error is None or answer.text:  # else it was never worked on: the hash says enough
             asked = replace(asked, context=request.context, turns=request.turns)
         self._charge(request, answer)
+        self.live.asking(self._journal.entries + 1, request)
         self._record("infer", asked, answer, at, begun)
+        self.live.working()
         self._finish(answer)
 
     def _ask(self, wire: bytes, *, stream: bool) -> Answer:
         begun = time.monotonic()
         try:
-            return self._asks.ask(wire, self._instance, stream=stream)
+            return self._asks.ask(wire, self._instance, self.live.answering if stream else None)
         finally:
             spent = self.usage.engine_seconds + time.monotonic() - begun
             self.usage = replace(self.usage, engine_seconds=spent)

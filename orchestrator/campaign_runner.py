@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.campaign_steps import TrialSteps
 from orchestrator.campaign_view import BASELINE
 from orchestrator.errors import Failed, SiaError
 from orchestrator.plan import MAX_RETRIES, PlannedTrial
 from orchestrator.progress import Board, Progress, Running
 from orchestrator.trial import Stopped, TrialContext, TrialRecord, TrialSpec, run_trial
+from orchestrator.trial_ending import trial_limits
 
 if TYPE_CHECKING:
     from orchestrator.agent_build import AgentBuild
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from orchestrator.task_files import TaskFiles
 
 REFRESH = 0.25  # seconds between looks at the board
-STORE_EVERY = 0.5  # seconds between updates of the `running` rows
 OUTAGE = 8  # invalid trials in a row, the baseline's among them: something of ours is broken for all
 
 
@@ -64,7 +65,9 @@ class Runner:
         self.parallel, self.board, self.progress = parallel, board, progress
         self.stop = stop  # set by a signal or by what makes going on useless
         self.error: SiaError | None = None
+        self.stopped_by: str | None = None  # the person who asked it to start no more trials
         self.tampered_baseline: str | None = None
+        self.steps = TrialSteps(self)
         self._wake = threading.Event()
         self._changed = threading.Condition(board.lock)
         self._queue: deque[Waiting] = deque()
@@ -81,10 +84,10 @@ class Runner:
                 thread.start()
             self._watch(threads)
         finally:
+            self.steps.close()
             self.progress.close()
 
     def _watch(self, threads: list[threading.Thread]) -> None:
-        stored = 0.0
         while any(thread.is_alive() for thread in threads):
             self._wake.wait(REFRESH)
             if self.stop.is_set():
@@ -95,13 +98,10 @@ class Runner:
                 self._wake.clear()
             with self.board.lock:
                 self.progress.refresh(self.board)
-                usage = {id: _amounts(run.usage) for id, run in self.board.running.items() if run.usage}
-            if usage and time.monotonic() - stored >= STORE_EVERY:
-                stored = time.monotonic()
-                try:
-                    self.store.progress(usage)
-                except SiaError as error:
-                    self._give_up(error)
+            try:
+                self.steps.look()
+            except SiaError as error:
+                self._give_up(error)
 
     def _work(self) -> None:
         while (waiting := self._next()) is not None:
@@ -127,7 +127,7 @@ class Runner:
     def _next(self) -> Waiting | None:
         """The next trial to run. While others run, one of them may still have to be tried again: wait for that."""
         with self._changed:
-            while not self.stop.is_set():
+            while not self.stop.is_set() and self.stopped_by is None:
                 while self._queue and self._queue[0].trial.arm in self.board.out:
                     self._queue.popleft()
                 if self._queue:
@@ -143,23 +143,25 @@ class Runner:
         trial = waiting.trial
         directory = self.directory / "trials" / trial.id
         self.context.host.remove(directory)  # of a run that was cut off
-        self.store.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
-        record = run_trial(
-            self.context,
-            TrialSpec(
+        limits, task = self.campaign.limits, self.tasks[trial.task]
+        label = f"{trial.task} × {trial.arm} × {trial.repeat}"
+        self.store.start_trial(trial.id, label, trial_limits(limits, task.task).seconds)
+        with self.steps.steering(trial.id, self.stop) as control:
+            spec = TrialSpec(
                 id=trial.id,
                 campaign=self.id,
                 arm=trial.arm,
                 build=self.builds[trial.arm],
-                task=self.tasks[trial.task],
+                task=task,
                 repeat=trial.repeat,
                 seed=self.campaign.seed,
-                limits=self.campaign.limits,
+                limits=limits,
                 directory=directory,
                 stop=self.stop,
                 progress=lambda usage: self._used(trial.id, usage),
-            ),
-        )
+                control=control,
+            )
+            record = run_trial(self.context, spec)
         if self.stop.is_set():
             raise Stopped  # what the stop itself did to the trial can't be told from what the agent did
         if record.tree != self.trees[trial.arm]:
@@ -173,7 +175,8 @@ class Runner:
             running.usage = usage
 
     def _ended(self, waiting: Waiting, record: TrialRecord) -> None:
-        retry = record.outcome == "invalid" and waiting.attempt <= MAX_RETRIES and not record.disqualified
+        again = waiting.attempt <= MAX_RETRIES and not (record.disqualified or record.excluded)
+        retry = record.outcome == "invalid" and again
         self.store.finish_trial(record, retry=retry)
         with self._changed:
             note = self._consequences(waiting, record, retry)
@@ -192,7 +195,9 @@ class Runner:
 
     def _consequences(self, waiting: Waiting, record: TrialRecord, retry: bool) -> str:
         """What follows for the others; returns it in words."""
-        if record.outcome == "invalid":
+        if record.excluded:
+            pass  # says nothing about us or about it
+        elif record.outcome == "invalid":
             self._streak[record.id] = record.arm
         else:
             self._streak.clear()
@@ -208,6 +213,18 @@ class Runner:
             return f"; will be tried again ({waiting.attempt} of {MAX_RETRIES})"
         return ""
 
+    def stop_by(self, who: str) -> bool:
+        """A person wants it to stop: no more trials start. Asked again, those at work are ended. Returns whether this
+        was the first time. From any thread."""
+        with self._changed:
+            first = self.stopped_by is None
+            self.stopped_by = self.stopped_by or who
+            self._changed.notify_all()
+        if not first:
+            self.stop.set()
+        self._wake.set()
+        return first
+
     def _unfinished(self, trial: PlannedTrial) -> None:
         try:
             self.context.host.remove(self.directory / "trials" / trial.id)
@@ -220,7 +237,3 @@ class Runner:
             self.error = self.error or error
         self.stop.set()
         self._wake.set()
-
-
-def _amounts(usage: Usage | None) -> tuple[int, int, float | None]:
-    return (usage.iterations, usage.tokens, usage.cost) if usage else (0, 0, None)

@@ -7,17 +7,21 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import requests
 from orchestrator.campaign_view import ArmRow, CampaignView, TaskRow, load, resolve
 from orchestrator.database import transaction
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.processes import started
+from orchestrator.running import Now, write
 
 if TYPE_CHECKING:
     from orchestrator.plan import PlannedTrial
+    from orchestrator.requests import Request
     from orchestrator.trial import TrialRecord
     from orchestrator.verdict import Verdict
 
@@ -126,25 +130,32 @@ class CampaignStore:
             )
             self._event("campaign", campaign, "resumed")
 
-    def start_trial(self, trial: str, label: str) -> None:
-        """It runs now; `sia status` shows `label`."""
+    def start_trial(self, trial: str, label: str, limit_seconds: float | None = None) -> None:
+        """It runs now; `sia status` shows `label`. `limit_seconds`: its wall clock limit; None = none."""
         now = time.time()
         with self._transaction():
             self.connection.execute("UPDATE trial SET state = 'running', started = ? WHERE id = ?", (now, trial))
             self.connection.execute(
                 "INSERT OR REPLACE INTO running (id, kind, supervisor, supervisor_started, label, state, started,"
-                " updated) VALUES (?, 'test', ?, ?, ?, 'running', ?, ?)",
-                (trial, *self._owner, label, now, now),
+                " updated, limit_seconds, campaign, arm, task, repeat)"
+                " SELECT id, 'test', ?, ?, ?, 'starting', ?, ?, ?, campaign, arm, task, repeat FROM trial WHERE id = ?",
+                (*self._owner, label, now, now, limit_seconds, trial),
             )
 
-    def progress(self, usage: Mapping[str, tuple[int, int, float | None]]) -> None:
-        """(iterations, tokens, cost) so far of running trials, by id. For all of them in one transaction."""
-        now = time.time()
+    def progress(self, rows: Mapping[str, Now]) -> None:
+        """What running trials do now, by id. For all of them in one transaction."""
         with self._transaction():
-            self.connection.executemany(
-                "UPDATE running SET iterations = ?, tokens = ?, cost = ?, updated = ? WHERE id = ?",
-                [(*amounts, now, trial) for trial, amounts in usage.items()],
-            )
+            write(self.connection, rows)
+
+    def requests(self, subjects: Mapping[str, float]) -> list[Request]:
+        """What people ask about these (`requests.pending`)."""
+        with self._lock, _explained():
+            return requests.pending(self.connection, subjects)
+
+    def answer(self, request: int, result: str, refused: bool) -> None:
+        """What became of it."""
+        with self._lock, _explained():
+            requests.finish(self.connection, request, result, refused=refused)
 
     def finish_trial(self, record: TrialRecord, *, retry: bool = False) -> None:
         """Its result is final; with `retry` it is planned again as the next attempt."""
@@ -246,6 +257,14 @@ class _Guarded:
             raise _explain(error) from None
         finally:
             self._store._lock.release()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explain(error) from None
 
 
 def _explain(error: BaseException) -> BaseException:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 from pathlib import Path
+from typing import Protocol
 
 from orchestrator.instance_io import CHUNK, CappedFile
 from sandbox.host import Host
@@ -13,6 +13,13 @@ from sandbox.process import Outcome, Sandbox
 from sandbox.spec import SandboxSpec
 
 POLL_MS = 200  # how late a stop is noticed
+
+
+class Stop(Protocol):
+    """Something like `threading.Event`: asked every fraction of a second."""
+
+    def is_set(self) -> bool:
+        """Whether it is time to stop."""
 
 
 class Stopped(Exception):
@@ -25,7 +32,7 @@ def run_captured(
     output: Path,
     cap: int,
     *,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
     keep_stderr: bool = True,
 ) -> Outcome:
     """Run `spec`, stdin empty, stdout (and stderr) to `output`, of which the first `cap` bytes are kept.
@@ -46,7 +53,7 @@ def run_captured(
         kept.close()
 
 
-def _follow(sandbox: Sandbox, reading: int, kept: CappedFile, stop: threading.Event | None) -> Outcome:
+def _follow(sandbox: Sandbox, reading: int, kept: CappedFile, stop: Stop | None) -> Outcome:
     os.set_blocking(reading, False)
     poll = select.poll()
     poll.register(reading, select.POLLIN)
@@ -69,7 +76,7 @@ def _follow(sandbox: Sandbox, reading: int, kept: CappedFile, stop: threading.Ev
             return outcome
 
 
-def _wait(sandbox: Sandbox, stop: threading.Event | None) -> Outcome:
+def _wait(sandbox: Sandbox, stop: Stop | None) -> Outcome:
     while True:
         outcome = sandbox.wait(POLL_MS / 1000)
         if outcome is not None:

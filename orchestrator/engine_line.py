@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.engines.host import EngineDown, EngineHost
@@ -49,8 +50,9 @@ class EngineLine:
         self._line: socket.socket | None = None
         self.heard: float | None = None  # monotonic time of its last byte (or of the request); None = nothing asked
 
-    def ask(self, wire: bytes, instance: InstanceEnd, *, stream: bool) -> Answer:
-        """Send one request, and again if the engine fails before it gave anything. With `stream` text is passed on."""
+    def ask(self, wire: bytes, instance: InstanceEnd, stream: Callable[[str], None] | None) -> Answer:
+        """Send one request, and again if the engine fails before it gave anything. With `stream` text is passed on to
+        the instance as it comes, and told there."""
         for attempt in range(ATTEMPTS):
             given: list[str] = []
             reader = ReplyReader()
@@ -101,7 +103,12 @@ class EngineLine:
         return self._line
 
     def _converse(
-        self, wire: bytes, instance: InstanceEnd, reader: ReplyReader, given: list[str], stream: bool
+        self,
+        wire: bytes,
+        instance: InstanceEnd,
+        reader: ReplyReader,
+        given: list[str],
+        stream: Callable[[str], None] | None,
     ) -> None:
         self.heard = time.monotonic()
         line = self._connected()
@@ -126,7 +133,8 @@ class EngineLine:
                 self.heard = time.monotonic()
                 text = reader.feed(data)
                 given.append(text)
-                if text and stream:
+                if text and stream is not None:
+                    stream(text)
                     instance.queue(text.encode())
                     instance.push()
                 size += len(data)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from orchestrator.agent_build import AgentBuild
     from orchestrator.broker import Line
     from sandbox.host import Host
+    from sandbox.pauses import Pauses
+    from sandbox.watch import Use
 
 AGENT_CODE = "/root/sia"
 AGENT_DATA = "/root/data"
@@ -152,9 +154,29 @@ class Instance:
         self._sandbox.signal(signal.SIGUSR1)
         return True
 
+    def pause(self) -> None:
+        """Stop every process of it where it is, and its wall clock. Raises SandboxFailed where that can't be."""
+        self._sandbox.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._sandbox.resume()
+
+    @property
+    def pauses(self) -> Pauses:
+        """How long it stood still."""
+        return self._sandbox.pauses
+
+    @property
+    def use(self) -> Use:
+        """What the watchdogs saw last."""
+        return self._sandbox.use
+
     def terminate(self, grace: float = 10.0) -> Outcome:
         """SIGTERM, `grace` seconds to save the state, then kill. Killed at once before the first engine request,
-        because a process that has not come so far may not have its handler yet, and has nothing to save."""
+        because a process that has not come so far may not have its handler yet, and has nothing to save. A paused
+        one goes on for that."""
+        self._sandbox.resume()
         if self._line.first_request.is_set():
             self._sandbox.signal(signal.SIGTERM)
             ended = self.wait(grace)

@@ -7,14 +7,17 @@ import queue
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.broker import Budget, Line, Usage
 from orchestrator.data_layers import Levels
+from orchestrator.errors import Failed
 from orchestrator.instances import Instance, InstanceSetup
 from orchestrator.journal import Exchange, Journal
 from orchestrator.messages import MessageLog
+from orchestrator.running import Now, action_of
+from sandbox.pauses import Pauses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,13 +68,16 @@ class MainInstance:
     ) -> None:
         """Launch it. `valid` judges an answered inference. Raises SiaError when it can't be launched."""
         self.nonce = nonce
-        self.started = time.monotonic()
+        self.pauses = Pauses()  # the sandbox's own, once there is one
+        self.killed: str | None = None  # by whom, in words
+        self.last_action: str | None = None
+        self.started = self.clock()
         self.valid = 0  # answers that the schema allows
         self.last_valid = self.started
         self.held_up = self.steady = False  # a healthy period, and a long one, were noted
         self._asked_by: int | None = None
         self._valid = valid
-        self._messages = room.messages
+        self.messages = room.messages
         self._start = self._fed = data.stdin_offset
         self._taken = [data.stdin_offset] * 3  # at the last three inferences, see `saved_offset`
         self._exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
@@ -85,6 +91,7 @@ class MainInstance:
             setup = InstanceSetup(build, WORKDIR, overlays)
             self.line.start()
             self._instance = Instance.start(room.host, setup, self.line, self._socket, room.stdout, self.stderr)
+            self.pauses = self._instance.pauses
         except BaseException:
             self.line.close()
             room.server.forget(self._socket)
@@ -103,6 +110,15 @@ class MainInstance:
     @property
     def usage(self) -> Usage:
         return self.line.usage
+
+    def clock(self) -> float:
+        """Monotonic seconds that stand still while it is paused: what `started` and `last_valid` are read from."""
+        return time.monotonic() - self.pauses.seconds()
+
+    def now(self, state: str) -> Now:
+        """For its row in the table of what runs."""
+        values = Now.of(state, self.usage, self._instance.use, self.pauses, self.last_action)
+        return replace(values, directory=str(self._room.home.main))
 
     @property
     def engine_out(self) -> str | None:
@@ -137,15 +153,16 @@ class MainInstance:
                 return news
             if exchange.kind == "infer":
                 news = True
+                self.last_action = action_of(exchange) or self.last_action
                 self._taken = [*self._taken[1:], self.taken_offset()]
                 if exchange.error is None and self._valid(exchange):
                     self.valid += 1
-                    self.last_valid = time.monotonic()
+                    self.last_valid = self.clock()
 
     def _feed(self) -> None:
         room = OUTSTANDING - self._instance.untaken_stdin()
         if room > 0:
-            piece = self._messages.read(self._fed, room)
+            piece = self.messages.read(self._fed, room)
             if piece:
                 self._fed += len(piece)
                 self._instance.send(piece)
@@ -167,6 +184,21 @@ class MainInstance:
     def terminate(self) -> Outcome:
         """SIGTERM, ten seconds, SIGKILL."""
         return self._instance.terminate(10.0)
+
+    def pause(self) -> None:
+        """From any thread: stop every process of it. Raises SandboxFailed where that can't be."""
+        self._instance.pause()
+
+    def resume(self) -> None:
+        """From any thread: let it go on."""
+        self._instance.resume()
+
+    def kill_for(self, cause: str) -> None:
+        """From any thread: end it now, because a person wants it. Raises Failed if it has ended already."""
+        if self._instance.wait(0) is not None:
+            raise Failed("it has just ended")
+        self.killed = cause
+        self._instance.kill()
 
     def kill(self) -> None:
         """From any thread: end it now."""

@@ -24,12 +24,14 @@ from orchestrator.errors import ConfigError, Failed, SiaError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.generations import Ledger, Promotion, Standing
 from orchestrator.main_instance import MainInstance, Room, new_nonce
+from orchestrator.main_steps import MainSteps
 from orchestrator.policy import AutoPolicy
 from orchestrator.recovery import recover
 from orchestrator.repository import Repository
 from orchestrator.running import RunningRow
 from orchestrator.saved_input import after_crash, count_taken
 from orchestrator.services import HomeServices
+from orchestrator.stdout_log import StdoutLog
 from orchestrator.supervisor_lock import supervisor_lock
 from orchestrator.supervisor_socket import SupervisorServer
 
@@ -123,10 +125,19 @@ class Supervisor:
         stack.callback(store.close)
         server = SupervisorServer(home.run, HomeServices(home, settings.agent.paths))
         stack.callback(server.close)
-        self._room = Room(home, host, engine, store, server, self._stdout)
+        said = StdoutLog(home.main / "stdout.log")
+        stack.callback(said.close)
+
+        def stdout(data: bytes) -> None:
+            said.write(data)
+            self._stdout(data)
+
+        self._room = Room(home, host, engine, store, server, stdout)
         self._auto = AutoPolicy(home, settings, host)
         stack.callback(self._auto.close)
         stack.callback(self._drop_main)
+        self._steps = MainSteps(self._db, home)
+        stack.callback(self._steps.close)
         self._last_event = self._db.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()[0]
         standing = self._ledger.standing()
         self._report(f"supervising generation {standing.generation.number}, {standing.state}")
@@ -136,6 +147,7 @@ class Supervisor:
     def _turn(self) -> int | None:
         standing = self._ledger.standing()
         self._auto.look(self._db, standing)
+        self._steps.look()
         code = self._with_main(self._main, standing) if self._main else self._without_main(standing)
         self._tell()
         return code
@@ -202,6 +214,7 @@ class Supervisor:
             faults.point("launched" if standing.state == states.TRIAL else "old_launched")
         boot = standing.promotion.launches if standing.state == states.TRIAL and standing.promotion else None
         self._row = RunningRow(self._db, nonce, label, f"trial boot {boot}" if boot else "running")
+        self._steps.begin(self._main)
         self._stalled = False
         self._ledger.event("launch", label, f"{label} started" + (f" on trial, boot {boot}" if boot else ""))
         return None
@@ -269,10 +282,10 @@ class Supervisor:
             if not main.held_up:
                 main.held_up = True
                 self._ledger.held_up()
-            if not main.steady and time.monotonic() - main.started >= self._steady_seconds:
+            if not main.steady and main.clock() - main.started >= self._steady_seconds:
                 main.steady = True
                 self._ledger.steady()
-        silent = time.monotonic() - main.last_valid
+        silent = main.clock() - main.last_valid
         if (silent > rules.timeout_sec) != self._stalled:
             self._stalled = not self._stalled
             text = f"main is alive, but completed no valid iteration for {silent:.0f} s"
@@ -282,9 +295,11 @@ class Supervisor:
 
     def _ask(self, main: MainInstance, promotion: Promotion) -> None:
         """INTENT: main is asked to exit 42. If it does not, a promotion is given up; a person's rollback is forced."""
-        now, patience = time.monotonic(), self._settings.promotion.restart_sec
+        now, patience = main.clock(), self._settings.promotion.restart_sec
         if self._asking[0] != promotion.id:
             self._asking = (promotion.id, now)
+        if promotion.kind == "rollback" and main.pauses.since is not None:
+            main.resume()  # a person wants it away: being paused does not protect it
         if main.ask_restart(promotion.id):
             faults.point("asked")
         if now - self._asking[1] > patience:
@@ -304,7 +319,7 @@ class Supervisor:
             faults.point("healthy")
             if self._row:
                 self._row.state = "running"
-        elif time.monotonic() - main.started > rules.timeout_sec:
+        elif main.clock() - main.started > rules.timeout_sec:
             silent = main.line.engine_silent
             ours = main.engine_out or (f"silent for {silent:.0f} s" if silent > rules.timeout_sec / 2 else "")
             cause = (
@@ -393,6 +408,7 @@ class Supervisor:
 
     def _forget_main(self) -> None:
         self._main = None
+        self._steps.end()
         if self._row:
             self._row.remove()
             self._row = None
@@ -403,7 +419,7 @@ class Supervisor:
         if news:
             self._ledger.count_valid(main.nonce, main.valid, main.saved_offset())
         if self._row:
-            self._row.update(main.usage, news=news)
+            self._row.update(main.now(self._row.state))
 
     def _tell(self) -> None:
         """Events of every process, this one's and `sia promote`'s, in order."""

@@ -15,10 +15,12 @@ from orchestrator.captured import Stopped as Stopped
 from orchestrator.instance_io import CappedFile
 from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton
 from orchestrator.journal import Journal
+from orchestrator.kept_changes import ChangeList
 from orchestrator.log_archive import Packer, packed_on_the_way
 from orchestrator.own_logs import OwnLogs, kept_logs
 from orchestrator.protocol import sampling_seed
 from orchestrator.task_check import broken_by_oracle
+from orchestrator.trial_control import KILLED, TrialControl
 from orchestrator.trial_ending import Ending, judge_ending, trial_limits
 from orchestrator.trial_record import TrialRecord as TrialRecord
 from orchestrator.verifier import Reward, VerifierTools, is_forgeable, verify
@@ -77,6 +79,7 @@ class TrialSpec:
     keep_workdir: bool = False
     stop: threading.Event | None = None  # set by the campaign at Ctrl-C: kill everything at once, raise Stopped
     progress: Callable[[Usage], None] | None = None  # after each exchange (from the broker's thread; must not block)
+    control: TrialControl | None = None  # how a person steps in; knows `stop` too
 
 
 def run_trial(context: TrialContext, spec: TrialSpec) -> TrialRecord:
@@ -91,6 +94,7 @@ def run_trial(context: TrialContext, spec: TrialSpec) -> TrialRecord:
         return trial.run()
     finally:
         context.host.remove(trial.layers)
+        trial.control.over()
 
 
 class _Trial:
@@ -104,6 +108,9 @@ class _Trial:
         self.places: dict[str, Overlay] = {}
         self.data: Overlay | None = None
         self.gave_up = False
+        self.control = spec.control or TrialControl(spec.stop)
+        self.control.directory = spec.directory
+        self.excluded: str | None = None
         self.limits = trial_limits(spec.limits, self.task)
         self.tools = VerifierTools.prepare(context.host, context.home, context.verifier_env)
 
@@ -113,6 +120,7 @@ class _Trial:
         rootfs.check_trial(self.context.host, self.task, spec.build.environment, self.context.verifier_env)
         journal = Journal.create(self.context.store, spec.id, self._meta())
         line = self._line(journal)
+        self.control.recorded(line, journal.id)
         try:
             line.start()
             outcome = self._instance(line)
@@ -121,7 +129,8 @@ class _Trial:
         finally:
             line.close()
         journal.seal()
-        ending = judge_ending(outcome, line, spec.limits, gave_up=self.gave_up)
+        ending = judge_ending(outcome, line, spec.limits, gave_up=self.gave_up, killed=self.control.killed)
+        self.control.verifying()
         self.notes += line.notes
         if outcome.connections_dropped or len(outcome.connections) > KEPT_CONNECTIONS:
             count = outcome.connections_dropped + len(outcome.connections)
@@ -139,7 +148,20 @@ class _Trial:
                 ending = Ending("invalid", reward.detail)
             elif reward.outcome == "failed":
                 self.notes.append(reward.detail)
+        ending = self._without_interference(ending, reward)
         return self._record(journal, line.usage, outcome, ending, compared.tampering, behaviour, reward, changes)
+
+    def _without_interference(self, ending: Ending, reward: Reward) -> Ending:
+        """What a person changed can't be compared with other trials, whatever it gave. Our own failures come first:
+        those are tried again, without the person."""
+        excluded = self.control.conclude()
+        if excluded is None or (ending.outcome == "invalid" and not self.control.killed):
+            return ending
+        self.excluded = excluded
+        if ending.outcome != "invalid":
+            gave = "" if reward.value is None else f", reward {reward.value:.3g}"
+            self.notes.append(f"{excluded}; it ended as {ending.outcome}{gave}, which does not count")
+        return Ending("invalid", excluded)
 
     def _compare_log(self, journal: Journal) -> answers.LogComparison:
         """The agent's own log against the journal; it is kept, compressed, for `sia log show --own`."""
@@ -159,14 +181,21 @@ class _Trial:
         return compared
 
     def _changes(self) -> int:
-        """How many paths the instance changed. What can't be counted is its own doing, and no fault of ours."""
-        count = 0
+        """How many paths the instance changed (the first are kept, with those of its data behind them). What can't be
+        counted is its own doing, and no fault of ours."""
+        count, kept = 0, ChangeList(self.spec.directory)
         try:
             for overlay in self.places.values():
-                for _ in diff(overlay.lowers, overlay.upper):
+                for change in diff(overlay.lowers, overlay.upper):
                     count += 1
+                    kept.add(overlay.dest, change)
+            if self.data is not None and not kept.full:
+                for change in diff(self.data.lowers, self.data.upper):
+                    kept.add(AGENT_DATA, change)
         except UnsafePath as error:
             self.notes.append(f"the count of changes stopped: {error.what}")
+        finally:
+            kept.close()
         return count
 
     def _record(
@@ -214,6 +243,7 @@ class _Trial:
             tree=spec.build.tree,
             task_key=spec.task.key,
             journal_head=journal.head,
+            excluded=self.excluded,
             notes=tuple(dict.fromkeys(self.notes)),
             connections=self._connections(outcome, reward),
         )
@@ -242,7 +272,8 @@ class _Trial:
         seed = sampling_seed(spec.seed, self.task.name, spec.repeat, spec.arm)
         line: Line
 
-        def report(_: Exchange) -> None:
+        def report(exchange: Exchange) -> None:
+            self.control.answered(exchange)
             if spec.progress is not None:
                 spec.progress(line.usage)
 
@@ -252,17 +283,18 @@ class _Trial:
     def _overlays(self) -> tuple[Overlay, ...]:
         """Fresh uppers over the task's files, and over empty /root/data."""
         host = self.context.host
+        room = host.room(self.layers, self.limits)
         for number, (place, root) in enumerate(self.spec.task.roots.items()):
-            self.places[place] = Overlay(place, (root,), *host.make_upper(self.layers, str(number)))
+            self.places[place] = Overlay(place, (root,), *host.make_upper(room, str(number)))
         skeleton = data_skeleton(self.context.home.cache)
         host.own(skeleton)
-        self.data = Overlay(AGENT_DATA, (skeleton,), *host.make_upper(self.layers, "d"))
+        self.data = Overlay(AGENT_DATA, (skeleton,), *host.make_upper(room, "d"))
         return (*self.places.values(), self.data)
 
     def _instance(self, line: Line) -> Outcome:
         """Launch, give the instruction, and wait for the end, whatever brings it."""
         spec, directory = self.spec, self.spec.directory
-        stdout = CappedFile(directory / "stdout.txt", STDOUT_CAP)
+        stdout, stdin = (CappedFile(directory / f"{name}.txt", STDOUT_CAP) for name in ("stdout", "stdin"))
         socket = self.context.supervisor.listen(spec.id)
         try:
             task = self.task
@@ -271,26 +303,35 @@ class _Trial:
             )
             host = self.context.host
             with Instance.start(host, setup, line, socket, stdout.write, directory / "stderr.txt") as instance:
-                instance.send(self.task.instruction.rstrip("\n").encode() + b"\n")
-                return self._follow(instance, line)
+
+                def send(data: bytes) -> None:
+                    stdin.write(data)
+                    instance.send(data)
+
+                send(self.task.instruction.rstrip("\n").encode() + b"\n")
+                with self.control.at_work(instance, send):
+                    return self._follow(instance, line)
         finally:
             self.context.supervisor.forget(socket)
             stdout.close()
+            stdin.close()
             if stdout.dropped:
                 self.notes.append(f"{stdout.dropped:,} bytes of the instance's output were dropped")
 
     def _follow(self, instance: Instance, line: Line) -> Outcome:
         """Wait. The sandbox enforces the wall clock; here are the other reasons to end an instance that runs on."""
-        stop, no_line_since = self.spec.stop, 0.0
+        no_line_since = 0.0
         last = time.monotonic() + (self.limits.seconds or 0.0) + SPARE_SECONDS
         while True:
             outcome = instance.wait(POLL_SECONDS)
             if outcome is not None:
                 return outcome
-            now = time.monotonic()
-            if stop is not None and stop.is_set():
+            if self.control.is_set():
                 instance.kill()
-                raise Stopped
+                if self.control.stopping:
+                    raise Stopped
+                continue
+            now = time.monotonic() - instance.pauses.seconds()
             if line.ended is not None:
                 no_line_since = no_line_since or now
             if line.ended == "closed" and now > no_line_since + CLOSED_SECONDS:
@@ -302,14 +343,28 @@ class _Trial:
     def _verify(self) -> Reward:
         context, spec = self.context, self.spec
         uppers = {place: overlay.upper for place, overlay in self.places.items()}
-        stdout = spec.directory / "stdout.txt"
-        reward = verify(
-            context.host, context.home, spec.task, uppers, stdout, self.tools, spec.directory, stop=spec.stop
-        )
-        if reward.outcome == "failed":
-            broken = broken_by_oracle(context.host, context.home, spec.task, self.tools, spec.directory, stop=spec.stop)
-            if broken:
-                return Reward(None, "invalid", f"the task is broken: {broken}", reward.seconds, reward.forgeable)
+        stdout, stop, upper = spec.directory / "stdout.txt", self.control, self.limits.upper
+        try:
+            reward = verify(
+                context.host,
+                context.home,
+                spec.task,
+                uppers,
+                stdout,
+                self.tools,
+                spec.directory,
+                upper=upper,
+                stop=stop,
+            )
+            broken = reward.outcome == "failed" and broken_by_oracle(
+                context.host, context.home, spec.task, self.tools, spec.directory, stop=stop
+            )
+        except Stopped:
+            if not stop.killed or stop.stopping:
+                raise
+            return Reward(None, "invalid", KILLED, 0.0, is_forgeable(context.home, spec.task))
+        if broken:
+            return Reward(None, "invalid", f"the task is broken: {broken}", reward.seconds, reward.forgeable)
         return reward
 
     def _keep_workdir(self) -> None:

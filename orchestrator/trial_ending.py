@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from orchestrator.trial_control import KILLED
 from orchestrator.trial_record import OutcomeName
 from sandbox.spec import Limits
 
@@ -25,11 +26,15 @@ class Ending:
     detail: str = ""
 
 
-def judge_ending(outcome: Outcome, line: Line, limits: CampaignLimits, *, gave_up: bool = False) -> Ending:
+def judge_ending(
+    outcome: Outcome, line: Line, limits: CampaignLimits, *, gave_up: bool = False, killed: bool = False
+) -> Ending:
     """How a trial ended, from what the sandbox and the broker saw; nothing that the instance says is asked.
 
-    `gave_up`: it was killed because it had closed its engine line and ran on.
+    `gave_up`: it was killed because it had closed its engine line and ran on. `killed`: by a person.
     """
+    if killed:
+        return Ending("invalid", KILLED)
     if outcome.setup_error is not None:
         return Ending("invalid", f"the sandbox could not be set up: {outcome.setup_error}")
     if line.outage is not None:
@@ -75,6 +80,7 @@ def trial_limits(limits: CampaignLimits, task: Task) -> Limits:
         memory_mb=_least(limits.memory_mb, task.memory_mb) or default.memory_mb,
         processes=limits.processes or default.processes,
         disk_mb=_least(limits.disk_mb, task.storage_mb) or default.disk_mb,
+        upper=limits.upper,
         seconds=_least(limits.seconds, task.agent_timeout),
     )
 

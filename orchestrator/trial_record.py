@@ -44,6 +44,7 @@ class TrialRecord:
     tree: str  # tree hash of the agent paths that ran
     task_key: str  # content hash of the task that ran
     journal_head: str
+    excluded: str | None = None  # how a person stepped in: it counts for no arm (`outcome` is invalid), no retry
     notes: tuple[str, ...] = ()
     connections: tuple[dict[str, Any], ...] = ()  # sandbox.connections.Connection and `by`: instance | verifier
 

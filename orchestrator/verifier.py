@@ -6,14 +6,13 @@ upper, mounted last. A reward counts only if test.sh ended by itself.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from orchestrator import durable
-from orchestrator.captured import run_captured
+from orchestrator.captured import Stop, run_captured
 from orchestrator.forgeability import read_mark
 from orchestrator.home import Home
 from orchestrator.rewards import NoReward, read_reward
@@ -24,7 +23,7 @@ from sandbox.connections import Connection
 from sandbox.errors import SandboxFailed
 from sandbox.host import Host
 from sandbox.process import Outcome
-from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
+from sandbox.spec import Bind, Limits, Overlay, SandboxSpec, Upper
 
 TOOLS = "/opt/verifier/tools"
 ENVIRONMENT = "/opt/verifier/env"
@@ -81,23 +80,25 @@ def verify(
     tools: VerifierTools,
     scratch: Path,
     *,
-    stop: threading.Event | None = None,
+    upper: Upper = "disk",
+    stop: Stop | None = None,
 ) -> Reward:
     """Run the task's tests over `files.roots` with `uppers` (place → the ended instance's upper) above them.
 
     `stdout` is a file of ours with what the instance printed. `scratch` keeps `verifier.txt`, the tests' output.
+    `upper`: where the tests' own writes lie.
     Raises `captured.Stopped` when `stop` is set.
     """
     seconds, reason, connections = 0.0, "", list[Connection]()
     forgeable = is_forgeable(home, files)
     for _ in range(TRIES):
-        run = _run(host, files, uppers, stdout, tools, scratch, stop)
+        run = _run(host, files, uppers, stdout, tools, scratch, upper, stop)
         seconds += run.seconds
         connections += run.connections
         if run.reward is not None:
             return Reward(run.reward, "ok", "", seconds, forgeable, tuple(connections))
         reason = run.reason
-        if run.setup_failed and not _stands_without(host, files, stdout, tools, scratch, stop):
+        if run.setup_failed and not _stands_without(host, files, stdout, tools, scratch, upper, stop):
             return Reward(None, "invalid", f"the verifier could not be set up: {reason}", seconds, forgeable)
     return Reward(0.0, "failed", f"no reward counts: {reason}", seconds, forgeable, tuple(connections))
 
@@ -110,7 +111,9 @@ def is_forgeable(home: Home, files: TaskFiles) -> bool | None:
     return None if mark is None or mark.forgeable is None else bool(mark.forgeable)
 
 
-def verifier_spec(files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path, tools: VerifierTools) -> SandboxSpec:
+def verifier_spec(
+    files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path, tools: VerifierTools, upper: Upper = "disk"
+) -> SandboxSpec:
     """The sandbox of a verifier: a pure function. `overlays` are /logs/verifier's and then those of the places."""
     task = files.task
     env = {
@@ -136,7 +139,7 @@ def verifier_spec(files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path,
             Bind(tools.environment, ENVIRONMENT),
         ),
         overlays=overlays,
-        limits=task_limits(task, task.verifier_timeout),
+        limits=replace(task_limits(task, task.verifier_timeout), upper=upper),
         hostname="verifier",
         network="host" if task.allow_internet else task.network or "none",
         python=tools.environment / "bin" / "python",
@@ -170,16 +173,18 @@ def _run(
     stdout: Path,
     tools: VerifierTools,
     scratch: Path,
-    stop: threading.Event | None,
+    upper: Upper,
+    stop: Stop | None,
 ) -> _Run:
     layers = scratch / "verifier"
     try:
-        logs, logs_work = host.make_upper(layers, "l")
+        limits = verifier_spec(files, (), stdout, tools, upper).limits
+        logs, logs_work = host.make_upper(host.room(layers, limits), "l")
         overlays = [Overlay("/logs/verifier", (tools.empty,), logs, logs_work)]
         for number, (place, root) in enumerate(files.roots.items()):
             lowers = (root, uppers[place]) if place in uppers else (root,)
             overlays.append(Overlay(place, lowers, *host.make_upper(layers, str(number))))
-        spec = verifier_spec(files, tuple(overlays), stdout, tools)
+        spec = verifier_spec(files, tuple(overlays), stdout, tools, upper)
         try:
             outcome = run_captured(host, spec, scratch / "verifier.txt", OUTPUT_CAP, stop=stop)
         except SandboxFailed as error:
@@ -209,10 +214,16 @@ def _not_by_itself(outcome: Outcome, task: Task) -> str:
 
 
 def _stands_without(
-    host: Host, files: TaskFiles, stdout: Path, tools: VerifierTools, scratch: Path, stop: threading.Event | None
+    host: Host,
+    files: TaskFiles,
+    stdout: Path,
+    tools: VerifierTools,
+    scratch: Path,
+    upper: Upper,
+    stop: Stop | None,
 ) -> bool:
     """Whether the verifier can be set up over the untouched starting files: if so, the instance's files broke it."""
-    return not _run(host, files, {}, stdout, tools, scratch, stop).setup_failed
+    return not _run(host, files, {}, stdout, tools, scratch, upper, stop).setup_failed
 
 
 def _program(path: Path, content: bytes) -> None:

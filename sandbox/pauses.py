@@ -6,21 +6,23 @@ import time
 
 
 class Pauses:
-    """The pauses of one sandbox, on the monotonic clock. `since`: when the present one began; `total`: the others."""
+    """The pauses of one sandbox, on the monotonic clock. `since`: when the present one began (`wall`: the same in Unix
+    seconds); `total`: seconds of the others."""
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self.wall: float | None = None
         self.total = 0.0
 
     def begin(self) -> None:
         """From now on it stands still."""
-        self.since = time.monotonic()
+        self.since, self.wall = time.monotonic(), time.time()
 
     def end(self) -> None:
         """It goes on. Nothing happens if it did not stand still."""
         if self.since is not None:
             self.total += time.monotonic() - self.since  # first: nobody may see neither
-            self.since = None
+            self.since = self.wall = None
 
     def seconds(self, now: float | None = None) -> float:
         """All pauses up to `now`, the present one included."""
