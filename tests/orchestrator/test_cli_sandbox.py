@@ -69,6 +69,22 @@ def test_what_was_kept_can_be_looked_at_later(project: Path, tmp_path: Path) -> 
         assert sia(project, "sandbox", "run", "--keep", keep, "--", "true").returncode == 2
 
 
+def test_an_upper_in_memory_is_full_at_its_size(project: Path, tmp_path: Path) -> None:
+    script = "rm b.txt; rm -r sub; mkdir sub; echo c > sub/c; head -c 5000000 /dev/zero > big; sleep 60"
+    found = sia(
+        project, "sandbox", "run", "--upper-mb", "4", "--keep", str(tmp_path / "kept"), "--", "sh", "-c", script
+    )
+    lines = found.stderr.decode().splitlines()
+    assert any("No space left on device" in line for line in lines)
+    assert "sia: ended by the limit of 4 MB of disk" in lines and found.returncode == 137
+    changes = ["- b.txt", "+ big", "+ sub/c"]
+    assert [line for line in lines if line in changes] == changes
+    later = sia(tmp_path, "sandbox", "diff", "kept")
+    assert later.stdout.decode().splitlines() == changes
+    wrong = sia(project, "sandbox", "run", "--upper-mb", "0", "--", "true")
+    assert wrong.returncode == 2 and b"above 0" in wrong.stderr
+
+
 def test_names_can_not_paint_the_terminal(project: Path) -> None:
     found = sia(project, "sandbox", "run", "--", "sh", "-c", "echo x > \"$(printf 'n\\033[31mred')\"")
     assert b"\033" not in found.stderr and b"+ nred" in found.stderr

@@ -145,6 +145,25 @@ for number in range(10_000):
     assert record.reward == 1.0  # what is there is verified all the same
 
 
+def test_uppers_in_memory_make_no_difference(kit: TrialKit) -> None:
+    """Same files, same changes, same reward; what filled its own is verified all the same."""
+    context, task, agent = kit.context(WORKS), kit.task(), kit.agent()
+    disk, memory = (
+        run_trial(context, replace(kit.spec(agent, task, upper=upper), keep_workdir=True))
+        for upper in ("disk", "memory")
+    )
+    same = ("outcome", "detail", "reward", "changes", "iterations", "exit_code", "disqualified", "notes", "task_key")
+    assert [getattr(disk, name) for name in same] == [getattr(memory, name) for name in same]
+    assert (memory.outcome, memory.reward, memory.changes) == ("completed", 1.0, 2)
+    trial = kit.home.campaigns / "c1" / memory.id
+    assert (trial / "workdir/seen").read_text() == "start\n"
+    assert "00000002.xml" in LogArchive(kept_logs(trial)).names, "its own log was read there"
+    program = ANSWERS + "with open('big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))"
+    full = kit.run(program, task, upper="memory", disk_mb=20)
+    assert (full.outcome, full.detail, full.reward, full.changes) == ("limit", "disk", 1.0, 2)
+    assert not list(kit.home.campaigns.glob("*/*/layers")) and not list(kit.home.campaigns.glob("*/*/verifier"))
+
+
 @pytest.mark.bad_input
 def test_bad_input_instance_forks_without_end(kit: TrialKit) -> None:
     program = (
