@@ -87,6 +87,30 @@ class Promotion(Strict):
         return _float(value)
 
 
+class Watch(Strict):
+    """`[watch]`: the dashboard. `keys` gives actions other keys: `kill = "x"`, `down = ["j", "ctrl+n"]`."""
+
+    theme: Literal["terminal", "dark", "light"] = "terminal"
+    mouse: bool = True
+    keys: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    @field_validator("keys", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: (item,) if isinstance(item, str) else _tuple(item) for key, item in value.items()}
+
+    @field_validator("keys")
+    @classmethod
+    def _usable(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        from orchestrator.watch.keys import Keymap
+
+        if value:
+            Keymap(value)
+        return value
+
+
 class Settings(Strict):
     """The whole `sia.toml`."""
 
@@ -94,6 +118,7 @@ class Settings(Strict):
     engines: dict[str, Engine] = Field(default_factory=dict)
     main: Main | None = None
     promotion: Promotion = Promotion()
+    watch: Watch = Watch()
 
     @model_validator(mode="after")
     def _engine_exists(self) -> Settings:

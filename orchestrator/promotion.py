@@ -214,7 +214,7 @@ def _go_back(ledger: Ledger, number: int | None, *, with_state: bool) -> str:
     if standing.state == states.SAFE and number in (None, standing.generation.number):
         ledger.retry()
         return f"generation {standing.generation.number} is tried again"
-    target = number if number is not None else _before(ledger, standing.generation)
+    target = number if number is not None else before(ledger, standing.generation)
     ledger.request(target, with_state=with_state)
     return f"main goes back to generation {target}" + (" with its data of then" if with_state else "; data stay")
 
@@ -237,7 +237,8 @@ def _end_open(ledger: Ledger, promotion: Promotion, state: str, number: int | No
     return f"promotion {promotion.id} is rolled back to generation {promotion.old}"
 
 
-def _before(ledger: Ledger, current: Generation) -> int:
+def before(ledger: Ledger, current: Generation) -> int:
+    """The last good generation before `current`, which a rollback without a number goes to. Raises Failed: none."""
     number = current.parent
     while number is not None:
         generation = ledger.generation(number)
