@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import campaign_setup, database, locks
+from orchestrator import rerun as again
 from orchestrator.campaign_runner import Runner, Waiting
 from orchestrator.campaign_setup import Setup
 from orchestrator.campaign_signals import Signals
@@ -73,13 +74,30 @@ def resume(home: Home, campaign: str, *, parallel: int | None = None, progress: 
 
     Raises UsageError if there is nothing to finish, Failed if another process runs it.
     """
+    return _go_on(home, campaign, None, parallel, progress)
+
+
+def rerun(home: Home, trial: str, *, parallel: int | None = None, progress: Progress | None = None) -> str:
+    """Run a trial (id or unique prefix) without a valid result again, finish its campaign, and conclude anew.
+
+    Raises UsageError where that may not be (`orchestrator.rerun`), Failed if another process runs the campaign.
+    """
+    with closing(database.connect(home.database)) as connection:
+        campaign, trial = again.resolve_trial(connection, trial)
+    return _go_on(home, campaign, trial, parallel, progress)
+
+
+def _go_on(home: Home, campaign: str, trial: str | None, parallel: int | None, progress: Progress | None) -> str:
     progress = progress or choose()
     with Signals(progress) as signals, ExitStack() as stack:
         connection = stack.enter_context(closing(database.connect(home.database)))
         name = resolve(connection, campaign)
         stack.enter_context(_lock(home, name))
         view = load(connection, name)
-        _resumable(view)
+        if trial is None:
+            _resumable(view)
+        else:
+            again.check(view, trial)
         try:
             setup = campaign_setup.from_view(home, view)
             context = stack.enter_context(_context(home, setup))
@@ -87,6 +105,10 @@ def resume(home: Home, campaign: str, *, parallel: int | None = None, progress: 
             raise Interrupted(f"campaign {name}: interrupted before it went on") from None
         store = CampaignStore(connection)
         with signals.asking():
+            if trial is not None:
+                again.keep_files(home.campaigns / name / "trials", view, trial)
+                store.set_aside(view, again.check(view, trial))
+                view = store.view(name)
             store.reopen(name)
             progress.say(f"campaign {name}: {view.done} of {len(view.trials)} trials are done, going on")
             return _finish(home, name, setup, store, context, signals, parallel)
@@ -101,12 +123,13 @@ def plan_of(setup: Setup) -> Visible:
 def conclude(view: CampaignView) -> dict[str, Verdict]:
     """The verdicts of a campaign whose trials are done: a pure function of what is stored."""
     rules = view.spec["verdict"]
-    return judge(
+    verdicts = judge(
         observations(view),
         [arm.name for arm in view.candidates if arm.refused is None],
         Rules(rules["alpha"], rules["margin"], rules["tolerance"]),
         failed_before={arm.name: arm.refused for arm in view.candidates if arm.refused is not None},
     )
+    return again.with_notes(verdicts, view)
 
 
 def observations(view: CampaignView) -> list[Observation]:
@@ -211,7 +234,7 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
     with ExitStack() as stack:
         host = stack.enter_context(Host.detect(home.root))
         if setup.campaign.limits.upper == "memory":
-            host.rooms.prove()
+            host.ramdisks.prove()
         home.cache.mkdir(exist_ok=True)
         engine_name = setup.campaign.engine
         log = home.cache / f"engine-{log_name(engine_name)}.log"

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import requests
-from orchestrator.campaign_view import ArmRow, CampaignView, TaskRow, load, resolve
+from orchestrator import requests, rerun
+from orchestrator.campaign_view import ArmRow, CampaignView, TaskRow, TrialRow, load, resolve
 from orchestrator.database import transaction
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.processes import started
@@ -130,6 +130,15 @@ class CampaignStore:
             )
             self._event("campaign", campaign, "resumed")
 
+    def set_aside(self, view: CampaignView, trial: TrialRow) -> int:
+        """A person wants it to run again: its result is kept as an attempt. Returns the attempt's number."""
+        with self._transaction():
+            why = f"asked by {requests.me()}"
+            number = rerun.set_aside(self.connection, view, trial, why)
+            text = f"runs again ({why}); before it was invalid: {trial.detail}. The verdicts are computed again"
+            self._event("trial", trial.id, text)
+            return number
+
     def start_trial(self, trial: str, label: str, limit_seconds: float | None = None) -> None:
         """It runs now; `sia status` shows `label`. `limit_seconds`: its wall clock limit; None = none."""
         now = time.time()
@@ -181,6 +190,8 @@ class CampaignStore:
                     record.id,
                 ),
             )
+            if record.excluded:
+                self._event("trial", record.id, f"{record.excluded}: it counts for neither arm")
             if record.disqualified:
                 self._event("trial", record.id, f"{record.arm} is disqualified: {record.disqualified}")
 

@@ -77,6 +77,7 @@ class CampaignView:
     tasks: tuple[TaskRow, ...]
     trials: tuple[TrialRow, ...]
     verdicts: dict[str, dict[str, Any]]
+    set_aside: tuple[dict[str, Any], ...] = ()  # earlier results of trials that were run again (`rerun.Attempt`)
 
     @property
     def candidates(self) -> tuple[ArmRow, ...]:
@@ -176,7 +177,14 @@ def load(connection: sqlite3.Connection, campaign: str) -> CampaignView:
         tasks=tasks,
         trials=tuple(_trials(connection, campaign)),
         verdicts={arm.name: verdicts[arm.name] for arm in arms if arm.name in verdicts},
+        set_aside=tuple(dict(row) for row in connection.execute(_SET_ASIDE, (campaign,))),
     )
+
+
+_SET_ASIDE = (
+    "SELECT a.trial, a.attempt AS number, a.time, a.why, a.outcome, a.detail FROM trial_attempt a"
+    " JOIN trial t ON t.id = a.trial WHERE t.campaign = ? ORDER BY a.time, a.trial, a.attempt"
+)
 
 
 def _trials(connection: sqlite3.Connection, campaign: str) -> Iterator[TrialRow]:

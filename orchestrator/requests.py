@@ -63,7 +63,7 @@ def ask(connection: sqlite3.Connection, kind: str, subject: str, text: str = "")
         check_message(text)
     cursor = connection.execute(
         "INSERT INTO request (time, kind, subject, text, asked_by) VALUES (?, ?, ?, ?, ?)",
-        (time.time(), kind, subject, text, _me()),
+        (time.time(), kind, subject, text, me()),
     )
     return int(cursor.lastrowid or 0)
 
@@ -82,7 +82,7 @@ def wait(connection: sqlite3.Connection, request: int, seconds: float) -> str | 
                 raise Failed(row["result"], fix="`sia status` shows what runs")
             return str(row["result"])
         if time.monotonic() >= deadline:
-            _withdraw(connection, request)
+            withdraw(connection, request)
             return None
         time.sleep(POLL)
 
@@ -250,7 +250,8 @@ def was_asked_to_stop(connection: sqlite3.Connection, campaign: str) -> bool:
     return row is not None
 
 
-def _withdraw(connection: sqlite3.Connection, request: int) -> None:
+def withdraw(connection: sqlite3.Connection, request: int) -> None:
+    """It is not wanted any more. What its owner has taken already is not stopped by that."""
     connection.execute(
         "UPDATE request SET taken = ?, refused = 1, result = 'withdrawn: nobody took it in time'"
         " WHERE id = ? AND taken IS NULL",
@@ -262,7 +263,8 @@ def _shown(subject: Subject) -> str:
     return one_line(subject.label, 80)
 
 
-def _me() -> str:
+def me() -> str:
+    """The user of this process, by name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a uid without a name

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KILLED = "killed by a person"
 SPOKEN_TO = "a person sent it a message"
-KILL_PATIENCE = 15.0  # seconds until a kill is said to take longer
+KILL_PATIENCE = 8.0  # seconds until a kill is said to take longer
 
 
 class TrialControl:

@@ -40,8 +40,8 @@ def run(file: Path, /, *, parallel: Parallel = None, json: Json = False) -> int:
     from orchestrator.campaign import run_campaign
 
     home = open_home()
-    name = run_campaign(home, file, parallel=_positive(parallel))
-    return _print(_load(home, name), json=json)
+    name = run_campaign(home, file, parallel=positive(parallel))
+    return show_result(home, name, json=json)
 
 
 def resume(campaign: Id = "last", /, *, parallel: Parallel = None, json: Json = False) -> int:
@@ -49,7 +49,7 @@ def resume(campaign: Id = "last", /, *, parallel: Parallel = None, json: Json = 
     from orchestrator.campaign import resume as finish
 
     home = open_home()
-    name = finish(home, campaign, parallel=_positive(parallel))
+    name = finish(home, campaign, parallel=positive(parallel))
     return _print(_load(home, name), json=json)
 
 
@@ -99,6 +99,11 @@ def state_of(home: Home, campaign: str, state: str) -> str:
     from orchestrator.campaign_view import lock_path
 
     return "stopped" if state == "running" and holder(lock_path(home, campaign)) is None else state
+
+
+def show_result(home: Home, campaign: str, *, json: bool) -> int:
+    """Print a campaign as it is now."""
+    return _print(_load(home, campaign), json=json)
 
 
 def _print(view: CampaignView, *, json: bool, trials: bool = False) -> int:
@@ -179,7 +184,8 @@ def _summaries(home: Home) -> list[dict[str, Any]]:
     ]
 
 
-def _positive(parallel: int | None) -> int | None:
+def positive(parallel: int | None) -> int | None:
+    """`--parallel`, checked."""
     if parallel is not None and parallel < 1:
         raise UsageError(f"--parallel {parallel}: at least 1", fix="leave it out to use all cores")
     return parallel

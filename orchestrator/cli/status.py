@@ -15,6 +15,7 @@ from orchestrator.cli.promote_lines import SAYS, promotion_line
 from orchestrator.errors import ConfigError
 from orchestrator.home import Home, locate
 from orchestrator.processes import alive
+from orchestrator.requests import was_asked_to_stop
 from orchestrator.supervisor_lock import holder
 from orchestrator.untrusted import one_line
 from sandbox.orphans import look as look_for_orphans
@@ -67,7 +68,7 @@ def _connect(home: Home) -> sqlite3.Connection:
     from orchestrator.database import connect
 
     connection = connect(home.database, read_only=True)
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'").fetchone():
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'request'").fetchone():
         connection.close()
         return connect(home.database)  # written by an older version: migrate
     return connection
@@ -110,7 +111,10 @@ def _campaigns(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
         " FROM campaign LEFT JOIN trial ON trial.campaign = campaign.id"
         " WHERE campaign.state IN ('running', 'interrupted') GROUP BY campaign.id ORDER BY campaign.created"
     )
-    values["campaigns"] = [dict(row) for row in connection.execute(query)]
+    values["campaigns"] = [
+        dict(row) | {"stopping": row["state"] == "running" and was_asked_to_stop(connection, row["id"])}
+        for row in connection.execute(query)
+    ]
 
 
 def lines(values: dict[str, Any]) -> list[str]:
@@ -120,17 +124,19 @@ def lines(values: dict[str, Any]) -> list[str]:
     shown = [("supervisor", who), *(_ledger_lines(ledger) if ledger else [])]
     if main:
         counts = f"{main['iterations']} iterations ({main.get('valid', 0)} valid), {main['tokens']} tokens"
-        text = f"{main['label']}, {main['state']}, up {_span(main['started'])}: {counts}, cost {_cost(main['cost'])}"
+        state = main["state"] + _paused(main)
+        text = f"{main['label']}, {state}, up {_span(main['started'])}: {counts}, cost {_cost(main['cost'])}"
         shown.append(("main", text))
     else:
         shown.append(("main", "not running"))
     shown += [("", promotion_line(promotion)) for promotion in values["promotions"]]
     for campaign in values["campaigns"]:
         done = f"{campaign['done']}/{campaign['trials']} trials"
-        shown.append(("campaign", f"{campaign['id']}, {campaign['state']}: {done}, {campaign['file']}"))
-    shown += [
-        ("test", f"{test['label']}, {test['state']}, {test['iterations']} iterations") for test in values["tests"]
-    ]
+        state = "stopping" if campaign["stopping"] else campaign["state"]
+        shown.append(("campaign", f"{campaign['id']}, {state}: {done}, {campaign['file']}"))
+    for test in values["tests"]:
+        state = f"{test['state']}{_paused(test)}, {test['iterations']} iterations"
+        shown.append(("test", f"{test['id']}: {test['label']}, {state}"))
     for orphan in values["orphans"]:
         gone = f"its supervisor (process {orphan['supervisor']}) is gone; the next start clears it"
         shown.append(("orphan", f"{orphan['label']}: {gone}"))
@@ -154,6 +160,10 @@ def _ledger_lines(ledger: dict[str, Any]) -> list[tuple[str, str]]:
     if ledger["crashes"]:
         shown.append(("", f"{ledger['crashes']} crashes in a row"))
     return shown
+
+
+def _paused(instance: dict[str, Any]) -> str:
+    return f", PAUSED for {_span(instance['paused'])}" if instance["paused"] is not None else ""
 
 
 def _cost(cost: float | None) -> str:

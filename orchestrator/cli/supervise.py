@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from orchestrator.errors import Failed, UsageError
 from orchestrator.home import open_home
-from orchestrator.messages import MESSAGE_LIMIT, MessageLog
+from orchestrator.messages import MESSAGE_LIMIT, MessageLog, check_message
 
 if TYPE_CHECKING:
     from orchestrator.home import Home
@@ -52,13 +52,26 @@ def run(*, engine: str | None = None) -> int:
     return _supervise(home, engine, once=True)
 
 
-def send(text: str, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
+def send(
+    text: str,
+    /,
+    *,
+    to: str = "main",
+    dry_run: Annotated[bool, Parameter(name="--dry-run")] = False,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
     """Send a message to the main instance. It is stored even if nothing runs now, and read once.
+
+    A trial of a campaign gets it on its standard input; as no other trial does, its result does not count any more.
 
     Parameters
     ----------
     text
         The message; `-` reads it from standard input.
+    to
+        A running trial (its id or the unique beginning of it) instead of the main instance.
+    dry_run
+        Only say what would happen.
     as_json
         Print where it lies in the message log.
     """
@@ -68,6 +81,15 @@ def send(text: str, /, *, as_json: Annotated[bool, Parameter(name="--json")] = F
             text = content.decode("utf-8")
         except UnicodeDecodeError:
             raise UsageError("the message is not valid UTF-8", where="standard input", fix="send text") from None
+    if to != "main":
+        from orchestrator.cli.steps import step
+
+        return step("message", to, text, dry_run=dry_run, as_json=as_json)
+    if dry_run:
+        check_message(text)
+        said = "The message is stored in the message log; the main instance reads it once, now or at its next start."
+        print(json.dumps({"dry_run": True, "kind": "message", "text": said}) if as_json else said)
+        return 0
     home = open_home()
     sent = MessageLog(home.main / "messages.log").append(text)
     if as_json:
