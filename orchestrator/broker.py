@@ -16,7 +16,7 @@ from orchestrator import answers
 from orchestrator.engine_line import Answer, EngineLine
 from orchestrator.engines.host import EngineDown, EngineHost
 from orchestrator.errors import SiaError
-from orchestrator.instance_end import Frame, HungUp, InstanceEnd
+from orchestrator.instance_end import MAX_FRAME, Frame, HungUp, InstanceEnd
 from orchestrator.journal import Asked, Exchange, Journal
 from orchestrator.live import LiveAnswer
 from orchestrator.protocol import (
@@ -33,12 +33,14 @@ from orchestrator.protocol import (
 )
 
 MAX_BAD = 100  # refused requests between two answers, then the line is closed
+MAX_BAD_BYTES = MAX_FRAME  # the same, added up: reading them takes our time
 MAX_FAULTS = 3  # engine failures in a row, then the line is closed
 MAX_ALL_FAULTS = 12  # the same, over the whole life of a line: no instance keeps an engine busy with dying
 _MEMO = 64  # token counts that are remembered
 _SUSPECT = 5.0  # seconds without a byte from the engine after which a cancelled request makes it suspect
 _PROBE = 3.0  # seconds for the look at whether the engine answers anyone
 _FRESH = 60.0  # the same, for a program that has just been started and may load a model first
+_STUCK = 2.0  # seconds in a call that never waits, until its thread is given up
 _numbers = itertools.count(1)
 
 
@@ -110,14 +112,14 @@ class Line:
         self._thread = threading.Thread(target=self._run, name=f"line-{self._number}", daemon=True)
         self._started = self._stopping = False
         self._guide = ""
-        self._ordinal = self._bad = self._counts = self._failed = 0
+        self._ordinal = self._bad = self._bad_bytes = self._counts = self._failed = 0
         self._limit: str | None = None
         self._memo: OrderedDict[str, str] = OrderedDict()
         self._fault_times: list[float] = []
         self._dead: str | None = None
+        self.live = LiveAnswer()
 
     @property
-        self.live = LiveAnswer()
     def last_activity(self) -> float:
         """Monotonic time of the last byte from the instance or to it."""
         return self._instance.last_activity
@@ -142,13 +144,15 @@ class Line:
         self._thread.start()
 
     def close(self) -> None:
-        """End the line and its generation; the thread is gone when this returns. May be called twice."""
+        """End the line and its generation. The thread is gone when this returns, or, where an instance has found a way
+        to hold it up inside the kernel, left to itself. May be called twice."""
         self._stopping = True
         self._instance.shutdown()
         if self._started and threading.current_thread() is not self._thread:
-            self._thread.join()
+            while self._thread.is_alive() and not self._instance.abandon(_STUCK):
+                self._thread.join(_STUCK / 4)
         else:
-            self._instance.line.close()
+            self._instance.close()
         self.instance_end.close()
         self._end("stopped")
 
@@ -171,7 +175,7 @@ class Line:
         finally:
             self._end("stopped" if self._stopping else "closed")
             self._asks.drop()
-            self._instance.line.close()
+            self._instance.close()
 
     def _last_word(self, reply: bytes) -> None:
         try:
@@ -209,9 +213,10 @@ class Line:
 
     def _refuse(self, asked: Asked, at: float, begun: float, reason: str, code: str = "bad_request") -> None:
         self._bad += 1
+        self._bad_bytes += asked.size
         self._record("refused", asked, Answer("", (code, reason), None), at, begun)
         self._instance.queue(write_error(code, reason))
-        if self._bad >= MAX_BAD:
+        if self._bad >= MAX_BAD or self._bad_bytes >= MAX_BAD_BYTES:
             self.ended = "abuse"
 
     def _tell(self, request: Request, asked: Asked, at: float, begun: float) -> None:
@@ -251,14 +256,14 @@ class Line:
         seed, most = self._seed(self._ordinal), MAX_TOKENS
         if self._budget.tokens is not None:
             most = max(1, min(most, self._budget.tokens - self.usage.tokens))
+        self.live.asking(self._journal.entries + 1, request)
         answer = self._ask(write_request(replace(request, schema=self._guide, seed=seed, max_tokens=most)), stream=True)
+        self.live.working()
         asked = replace(asked, seed=seed, max_tokens=most)
         if answer.error is None or answer.text:  # else it was never worked on: the hash says enough
             asked = replace(asked, context=request.context, turns=request.turns)
         self._charge(request, answer)
-        self.live.asking(self._journal.entries + 1, request)
         self._record("infer", asked, answer, at, begun)
-        self.live.working()
         self._finish(answer)
 
     def _ask(self, wire: bytes, *, stream: bool) -> Answer:
@@ -276,7 +281,7 @@ class Line:
                 self._probe()  # ended while it waited: was it the engine that answers nothing?
             raise HungUp
         if answer.error is None:
-            self._bad = self._failed = 0
+            self._bad = self._bad_bytes = self._failed = 0
             self._instance.queue(EOT_BYTE)
             return
         self._instance.queue(write_error(*answer.error))

@@ -8,8 +8,10 @@ import socket
 import time
 from dataclasses import dataclass
 
+from orchestrator.descriptors import refuse_descriptors
 from orchestrator.protocol import EOT_BYTE, MAX_REQUEST
 
+MAX_FRAME = 16 * MAX_REQUEST  # bytes of one request that are taken off the line; one that goes on is its last
 _PART = 1 << 18
 _HEAD = 4000  # bytes kept of a frame that is too large
 
@@ -35,13 +37,17 @@ class InstanceEnd:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         line.setblocking(False)
+        refuse_descriptors(line)
         self.last_activity = time.monotonic()
         self._in = bytearray()
         self._out = bytearray()
         self._closed_in = False
+        self._calling: float | None = None  # since when: a call that never waits, normally
+        self._abandoned = False
 
     def read(self) -> Frame | None:
-        """Wait for the next request; None at the end of the line. Larger ones are taken off the line but not kept."""
+        """Wait for the next request; None at the end of the line. Larger ones are taken off the line but not kept;
+        after MAX_FRAME bytes without an end nothing more is read."""
         searched = 0
         while (end := self._in.find(EOT_BYTE, searched)) < 0:
             searched = len(self._in)
@@ -63,6 +69,7 @@ class InstanceEnd:
             digest.update(self._in)
             size += len(self._in)
             self._in.clear()
+            self._closed_in = self._closed_in or size >= MAX_FRAME
             if not self._receive():
                 return Frame(head, size, digest.hexdigest(), whole=False, ended=False)
         digest.update(memoryview(self._in)[:end])
@@ -71,15 +78,20 @@ class InstanceEnd:
         return Frame(head, size, digest.hexdigest(), whole=False)
 
     def _receive(self) -> bool:
-        """Add what comes next to `_in`; False at the end of the line."""
+        """Add what comes next to `_in`; False at the end of the line. Raises HungUp when nobody waits for it."""
         while not self._closed_in:
+            self._calling = time.monotonic()
             try:
                 part = self.line.recv(_PART)
             except BlockingIOError:
+                self._calling = None
                 self._poll(select.POLLIN, None)
                 continue
             except OSError:
                 part = b""
+            self._calling = None
+            if self._abandoned:
+                raise HungUp
             self.last_activity = time.monotonic()
             if not part:
                 self._closed_in = True
@@ -93,6 +105,13 @@ class InstanceEnd:
         poller.register(self.line, events)
         ready = poller.poll(milliseconds)
         return ready[0][1] if ready else 0
+
+    def abandon(self, seconds: float) -> bool:
+        """Whether the reading thread has hung that long in a call that never waits, since a file that was sent along is
+        closed there (orchestrator/descriptors.py). Then what it brings home at last is not looked at any more."""
+        since = self._calling
+        self._abandoned = self._abandoned or (since is not None and time.monotonic() - since > seconds)
+        return self._abandoned
 
     @property
     def waiting(self) -> bool:
@@ -127,6 +146,12 @@ class InstanceEnd:
         """Wait, but not for an instance that went away. Raises HungUp."""
         if self._poll(0, seconds * 1000):
             raise HungUp
+
+    def close(self) -> None:
+        """Close the socket, and with it what was sent along and never received. Done by the thread that reads."""
+        self._calling = time.monotonic()
+        self.line.close()
+        self._calling = None
 
     def shutdown(self) -> None:
         """Wake whoever waits here, from any thread: they see the end of the line."""

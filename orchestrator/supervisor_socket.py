@@ -21,6 +21,7 @@ from typing import Protocol, cast
 
 from lxml import etree
 
+from orchestrator.descriptors import refuse_descriptors
 from orchestrator.errors import SiaError
 
 EOT = b"\x04"
@@ -73,6 +74,7 @@ class SupervisorServer:
         try:
             _bind(listening, path)
             path.chmod(0o666)  # the sandbox uid connects; the directory keeps other users of the host out
+            refuse_descriptors(listening)  # what it accepts takes after it
             listening.listen(8)
         except BaseException:
             listening.close()
