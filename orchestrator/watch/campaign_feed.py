@@ -35,6 +35,7 @@ class CampaignNow:
     seconds: float
     tokens: int
     cost: float | None  # None once one trial's is unknown
+    current: bool = True  # its baseline is what main is now: only then can a candidate of it be promoted
 
 
 class CampaignFeed:
@@ -57,6 +58,7 @@ class CampaignFeed:
         self._view: CampaignView | None = None
         self._signature: tuple[object, ...] = ()
         self._parallel = 0
+        self._current = True
         self._at_work: tuple[int, float | None] = (0, 0.0)
         self._so_far: tuple[SoFar, ...] = ()
         self._judged: tuple[object, ...] = ()
@@ -93,6 +95,7 @@ class CampaignFeed:
             seconds=_covered(view.trials, time.time() if view.state == "running" else None),
             tokens=tokens + sum(record.get("tokens") or 0 for record in spent),
             cost=None if None in costs else sum(each for each in costs if each is not None),
+            current=self._current,
         )
 
     def close(self) -> None:
@@ -133,6 +136,9 @@ class CampaignFeed:
         query = "SELECT coalesce(sum(tokens), 0), sum(cost), count(cost), count(*) FROM running WHERE campaign = ?"
         tokens, cost, known, count = db.execute(query, (id,)).fetchone()
         self._at_work = (tokens, (cost or 0.0) if known == count else None)
+        query = "SELECT commit_id FROM generation WHERE number = (SELECT generation FROM ledger)"
+        main = db.execute(query).fetchone()
+        self._current = main is None or self._view.baseline == main[0]
 
     def _renewed(self, before: CampaignView | None) -> CampaignView:
         """The view, with the trials that have changed read again."""

@@ -38,7 +38,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 @dataclass(frozen=True)
 class ChangeLine:
     """One path, as the instance sees it (untrusted). `kind`: added, modified, deleted, type, mode, xattr; of a running
-    instance `modified` means that it was written, its content may be the same."""
+    instance `modified` means that its content may be the same, and `written` that it may have been there before."""
 
     path: str
     kind: str
@@ -185,7 +185,7 @@ class _Walk:
         if is_whiteout(status):
             kind = "deleted"
         else:
-            kind = "modified" if before else "added"
+            kind = "written" if before is None else "modified" if before else "added"
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
         self.rows.append(ChangeLine(f"{layer.place.rstrip('/')}/{path}", kind, directory, size))
 
@@ -217,7 +217,7 @@ def _main_layers(home: Home, instance: Instance) -> Iterator[_Layer]:
 def _trial_layers(home: Home, instance: Instance) -> Iterator[_Layer]:
     directory = instance.directory or home.campaigns / str(instance.campaign) / "trials" / instance.id
     files, places = _starting_files(home, instance)
-    # `layers` is ours: a directory, or a link to one that lies in memory (sandbox/rooms.py)
+    # `layers` is ours: a directory, or a link to one that lies in memory (sandbox/ramdisks.py)
     top = os.open(directory / "layers", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(top) as entries:

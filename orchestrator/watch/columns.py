@@ -90,7 +90,7 @@ def _needs(columns: Sequence[Column[Row]]) -> int:
 
 def line(cells: Sequence[Text]) -> Text:
     """Cells as one line of a table."""
-    joined = Text(" " * MARGIN, end="", no_wrap=True, overflow="crop")
+    joined = Text(" " * MARGIN, no_wrap=True, overflow="crop")
     for number, cell in enumerate(cells):
         joined.append(" " if number else "")
         joined.append_text(cell)
@@ -103,9 +103,4 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Re
     placed = place(columns, width)
     lines = [line([one.heading() for one in placed])]
     lines += [line([one.render(row) for one in placed]) for row in rows]
-    return Group(*(_ended(each) for each in lines))
-
-
-def _ended(text: Text) -> Text:
-    text.end = "\n"
-    return text
+    return Group(*lines)

@@ -116,7 +116,7 @@ class Tracks:
             return "orphan"
         if row["paused"] is not None:
             return "paused"
-        if row["state"] != "running":
+        if row["state"] not in ("running", "starting"):
             return str(row["state"])
         if not row["iterations"]:
             return "starting"
