@@ -70,9 +70,10 @@ class CampaignFeed:
         """The campaign's full id."""
         return self._id
 
-    def poll(self) -> CampaignNow:
+    def poll(self, *, judge: bool = True) -> CampaignNow:
         """The present state. The running verdicts are computed again only when a trial has ended, and then not too
-        often. Raises ConfigError where the database can't be read."""
+        often; without `judge` not at all (the first time takes a second). Raises ConfigError where the database can't
+        be read."""
         try:
             self._read()
         except sqlite3.Error as error:
@@ -82,7 +83,8 @@ class CampaignFeed:
         view = self._with_owner(self._view)
         running = sum(trial.state == "running" for trial in view.trials) if view.state == "running" else 0
         self._parallel = running or self._parallel
-        self._judge(view)
+        if judge:
+            self._judge(view)
         tokens, cost = self._at_work
         spent = [trial.record for trial in view.trials if trial.record]
         costs = [record.get("cost") for record in spent] + [cost]
