@@ -41,7 +41,8 @@ END
     "expected output read from the tests": f"""
         if python3 solver.py | cmp -s - /tests/expected.txt; then echo 1; else echo 0; fi > {REWARD}""",
 }
-UNSAFE = "[verifier]\nsafe_path = false\n"
+SOON = "[verifier]\ntimeout_sec = 10\n"  # a trick that never ends is ended by the verifier's limit
+UNSAFE = SOON + "safe_path = false\n"
 
 
 def check(kit: TrialKit, task: TaskFiles, *, adversarial: bool = True) -> TaskCheck:
@@ -80,7 +81,7 @@ def test_confined_code_can_not_read_what_is_expected(kit: TrialKit) -> None:
         "tests/expected.txt": "42\n",
         "solution/solve.sh": "echo 'print(42)' > solver.py\n",
     }
-    result = check(kit, kit.task(test, "", files))
+    result = check(kit, kit.task(test, SOON, files))
     print(result)
     assert result.passed and result.forgeable == ()
 
