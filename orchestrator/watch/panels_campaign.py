@@ -150,13 +150,14 @@ def matrix(now: CampaignNow, width: int) -> RenderableType:
     shown, hidden = names[:fits], names[fits:]
     each = min(ARM_MOST, (width - 2 - task_width) // max(1, len(shown)) - 1)
     whole = all(trial.reward is not None for trial in view.trials)
+    fraction = 0 if whole else 2 + 2 * len(str(max((len(trials) for trials in cells.values()), default=1)))
     lines = [_heading(shown, task_width, each, hidden)]
     for task in view.tasks:
         base = _mean(cells[BASELINE, task.name])
         row = [_cell(cells[arm, task.name], base if arm != BASELINE else None, each, whole) for arm in shown]
         lines.append(line([fitted(Text(_task_name(now, task)), task_width), *row]))
     means = {arm: _mean([trial for task in view.tasks for trial in cells[arm, task.name]]) for arm in shown}
-    row = [_total(means[arm], means[BASELINE] if arm != BASELINE else None, each, whole) for arm in shown]
+    row = [_total(means[arm], means[BASELINE] if arm != BASELINE else None, each, fraction) for arm in shown]
     lines.append(line([fitted(Text("mean", "bold"), task_width), *row]))
     lines += [Text(f" {note}", "dim") for note in forgeability_notes(view)]
     return Group(*lines)
@@ -194,7 +195,8 @@ def _cell(trials: Sequence[TrialRow], base: float | None, width: int, whole: boo
     elif done and done == len(trials):
         text.append("x", "magenta")
     if not whole and width >= 10:
-        text.append(f" {counted}/{len(trials)}", "dim")
+        wide = len(str(len(trials)))
+        text.append(f" {counted:>{wide}}/{len(trials)}", "dim")
     elif counted < len(trials):
         text.append("…", "dim")
     text = text if text.plain else Text(marks.UNKNOWN, "dim")
@@ -208,11 +210,11 @@ def _against(mean: float, base: float | None, width: int) -> Text:
     return Text(f" {mean - base:+.2f}", "" if abs(mean - base) < 0.005 else "green" if mean > base else "red")
 
 
-def _total(mean: float | None, base: float | None, width: int, whole: bool) -> Text:
+def _total(mean: float | None, base: float | None, width: int, fraction: int) -> Text:
     if mean is None:
         return fitted(Text(f"{marks.UNKNOWN} ", "dim"), width, right=True)
     text = Text(f"{mean:.2f}", "bold").append_text(_against(mean, base, width))
-    return fitted(text.append(" " if whole or width < 10 else " " * 5), width, right=True)
+    return fitted(text.append(" " * (1 if width < 10 else 1 + fraction)), width, right=True)
 
 
 # -- verdicts -------------------------------------------------------------------------------------------------------
