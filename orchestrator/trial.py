@@ -283,12 +283,12 @@ class _Trial:
     def _overlays(self) -> tuple[Overlay, ...]:
         """Fresh uppers over the task's files, and over empty /root/data."""
         host = self.context.host
-        room = host.room(self.layers, self.limits)
+        space = host.space(self.layers, self.limits)
         for number, (place, root) in enumerate(self.spec.task.roots.items()):
-            self.places[place] = Overlay(place, (root,), *host.make_upper(room, str(number)))
+            self.places[place] = Overlay(place, (root,), *host.make_upper(space, str(number)))
         skeleton = data_skeleton(self.context.home.cache)
         host.own(skeleton)
-        self.data = Overlay(AGENT_DATA, (skeleton,), *host.make_upper(room, "d"))
+        self.data = Overlay(AGENT_DATA, (skeleton,), *host.make_upper(space, "d"))
         return (*self.places.values(), self.data)
 
     def _instance(self, line: Line) -> Outcome:

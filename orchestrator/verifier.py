@@ -179,7 +179,7 @@ def _run(
     layers = scratch / "verifier"
     try:
         limits = verifier_spec(files, (), stdout, tools, upper).limits
-        logs, logs_work = host.make_upper(host.room(layers, limits), "l")
+        logs, logs_work = host.make_upper(host.space(layers, limits), "l")
         overlays = [Overlay("/logs/verifier", (tools.empty,), logs, logs_work)]
         for number, (place, root) in enumerate(files.roots.items()):
             lowers = (root, uppers[place]) if place in uppers else (root,)

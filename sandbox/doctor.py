@@ -163,19 +163,19 @@ def _launches(state: Path) -> list[Finding]:
             place.chmod(0o711)
             kind = filesystems.kind(place)
             findings = [Finding("uppers", "ok", f"{state} ({kind})"), _memory(host)]
-            return [*findings, *prove(host, place), _rooms(host, place)]
+            return [*findings, *prove(host, place), _ramdisks(host, place)]
     except SiaError as error:
         return [Finding("a launch", "fail", f"{error.where}: {error.what}".lstrip(": "), error.fix)]
     except OSError as error:
         return [Finding("a launch", "fail", f"{state}: {error.strerror}", "set SIA_HOME to a directory you can write")]
 
 
-def _rooms(host: Host, place: Path) -> Finding:
+def _ramdisks(host: Host, place: Path) -> Finding:
     """Whether uppers can lie in memory: tried by a launch that deletes, adds and fills. Nothing needs them."""
-    topic, room = "uppers in memory", place / "room"
+    topic, top = "uppers in memory", place / "ramdisk"
     limits = Limits(disk_mb=1, inodes=64, upper="memory", seconds=20)
     try:
-        upper, work = host.make_upper(host.room(room, limits), "0")
+        upper, work = host.make_upper(host.space(top, limits), "0")
         overlay = Overlay("/app", (place / "lower",), upper, work)
         command = ("sh", "-c", "rm old; head -c 2000000 /dev/zero > new 2>/dev/null; exit 0")
         with Sandbox.start(host, SandboxSpec(command, "/app", overlays=(overlay,), limits=limits)) as sandbox:
@@ -185,7 +185,7 @@ def _rooms(host: Host, place: Path) -> Finding:
     except SiaError as error:
         return Finding(topic, "note", error.what, error.fix)
     finally:
-        host.remove(room)
+        host.remove(top)
     if outcome.limit != "disk" or changes != {"old": "deleted", "new": "added"}:
         detail = outcome.setup_error or f"not as they should be: {outcome}, {changes}"
         return Finding(topic, "note", detail, 'keep them on disk (upper = "disk", which is the default)')

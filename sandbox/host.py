@@ -12,7 +12,7 @@ from sandbox import arguments, bwrap, filesystems, filter, lookup, memory, orpha
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
-from sandbox.rooms import Rooms, is_left
+from sandbox.ramdisks import Ramdisks, is_left
 from sandbox.spec import Limits
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Host:
         self.system = arguments.look_at_system()
         self.pid1, self.seccomp = runner.program(), filter.program()
         self.exposure = Exposure(state, self.uid, NEUTRAL, launcher.request) if self.root else None
-        self.rooms = Rooms(launcher, NEUTRAL if self.root else state / "rooms")
+        self.ramdisks = Ramdisks(launcher, NEUTRAL if self.root else state / "ramdisks")
         self.program = self._program()
         self.resolve: lookup.Resolve = lookup.resolve  # names, for sandboxes with an allow-list
         self.live: set[Sandbox] = set()
@@ -91,8 +91,8 @@ class Host:
 
     def place(self, path: Path) -> Path:
         """The path under which bwrap reaches `path`."""
-        in_room = self.rooms.place(path)
-        return in_room or (self.exposure.place(path) if self.exposure else path.absolute())
+        in_memory = self.ramdisks.place(path)
+        return in_memory or (self.exposure.place(path) if self.exposure else path.absolute())
 
     def lend(self, path: Path) -> None:
         """Let sandboxes use somebody else's directory as a lower layer as if it was theirs; nothing of it changes.
@@ -102,7 +102,7 @@ class Host:
         if self.exposure:
             self.exposure.lend(path)
 
-    def room(self, parent: Path, limits: Limits) -> Path:
+    def space(self, parent: Path, limits: Limits) -> Path:
         """Where uppers of one sandbox shall lie: `parent`, for `make_upper`. With `limits.upper` "memory" it becomes
         a tmpfs of the limits' size, which `remove(parent)` gives back; till then everything can be read there.
 
@@ -115,7 +115,7 @@ class Host:
                 raise SandboxFailed(f"can't be created ({error.strerror})", where=str(parent)) from None
             if is_left(parent):
                 parent.unlink()
-            self.rooms.make(parent, limits)
+            self.ramdisks.make(parent, limits)
         return parent
 
     def make_upper(self, parent: Path, name: str) -> tuple[Path, Path]:
@@ -149,7 +149,7 @@ class Host:
         """Remove a tree that an instance may have written (mode-000 directories, `work/work`…). Missing is fine."""
         if self.exposure:
             self.exposure.forget(path)
-        self.rooms.release(path)
+        self.ramdisks.release(path)
         try:
             if path.is_dir() and not path.is_symlink():
                 _remove_tree(path)
@@ -165,7 +165,7 @@ class Host:
         self.closed = True
         for sandbox in list(self.live):
             sandbox.kill()
-        self.rooms.close()
+        self.ramdisks.close()
         self.launcher.close()
         self.memory.close()
         self.presence.close()

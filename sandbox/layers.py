@@ -27,12 +27,12 @@ def freeze(host: Host, upper: Path, layer: Path) -> None:
     """Turn the upper of an ended sandbox into a read-only layer at `layer` (rename, then fsync of both parents).
 
     `upper` is what `make_upper` returned; its `work` directory is removed. `layer` must not exist, and its parent
-    must lie on the same file system; from a room (memory) it is copied. Contents are flushed first, so after a power
+    must lie on the same file system; from a ramdisk it is copied. Contents are flushed first, so after a power
     cut the layer is whole or not there.
     """
     if layer.exists():
         raise SandboxFailed("the layer exists already", where=str(layer))
-    if host.rooms.find(upper):
+    if host.ramdisks.find(upper):
         _publish(host, layer, lambda dest: _copy_layer(upper, dest), "the layer can't be frozen")
         host.remove(upper.parent)
         return

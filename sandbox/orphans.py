@@ -109,7 +109,7 @@ def _layers(state: Path) -> Iterator[Path]:
         parents, _, name = pattern.rpartition("/")
         if "*" in name:
             yield from state.glob(pattern)
-        else:  # a room's link leads nowhere when its process has died, and glob passes over such links
+        else:  # a ramdisk's link leads nowhere when its process has died, and glob passes over such links
             yield from (path for parent in state.glob(parents) if os.path.lexists(path := parent / name))
 
 

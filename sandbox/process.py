@@ -60,7 +60,7 @@ class Sandbox:
         self._control, self._setup = control, setup
         self._launch = 0
         self._groups = list(group.joins) if group else []
-        self._inside = not host.root and host.rooms.used_by(spec)  # as root all of them are launched there
+        self._inside = not host.root and host.ramdisks.used_by(spec)  # as root all of them are launched there
         self._init: int | None = None  # pidfd of pid 1
         self._command: int | None = None  # pidfd of the command
         self._went = 0.0
@@ -441,5 +441,6 @@ def _limits(spec: SandboxSpec) -> dict[str, int]:
     if spec.limits.file_size_mb is not None:
         limits["FSIZE"] = spec.limits.file_size_mb * MEGABYTE
     if spec.limits.open_files is not None:
-        limits["NOFILE"] = max(spec.limits.open_files, 16)
+        allow_list = spec.network not in ("none", "host", ())
+        limits["NOFILE"] = max(spec.limits.open_files, 16) + (gate.SPARE if allow_list else 0)
     return limits

@@ -10,9 +10,9 @@ Messages are JSON in SOCK_SEQPACKET packets, descriptors by SCM_RIGHTS:
   {"kill": id}                                                                                       no answer
   {"bind": source, "at": dest, "directory": bool, "owner": [uid, gid]|null}
   {"unbind": dest} · {"copy": {dest: source}} · {"leave": place}            these four answer {"error": …|null}
-  {"room": place, "base": directory, "bytes": n, "inodes": n}      the same, with a descriptor of the new tmpfs' top
-Rooms are tmpfs for upper layers. As root they lie in our own mount namespace; for a user in a pair of namespaces (user
-and mount) that no process lives in: two descriptors of ours hold it, and go when we do. `"inside"` launches join it.
+  {"ramdisk": place, "base": directory, "bytes": n, "inodes": n}      the same, with a descriptor of the new tmpfs' top
+Ramdisks are tmpfs for upper layers. As root they lie in our own mount namespace; for a user in a pair of namespaces
+(user and mount) that no process lives in: two descriptors of ours hold it till we end. `"inside"` launches join it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Spawner:
     def __init__(self, channel: socket.socket, uid: int | None, neutral: str) -> None:
         self.channel, self.uid, self.neutral = channel, uid, neutral
         self.children: dict[int, int] = {}  # pid → launch id
-        self.namespaces: list[int] = []  # of a user's rooms: user, mount
+        self.namespaces: list[int] = []  # of a user's ramdisks: user, mount
         self.stopping = False
 
     def prepare(self, supervisor: int) -> None:
@@ -164,10 +164,10 @@ class Spawner:
         """A request about mounts; the answer says what went wrong."""
         error, fds = None, list[int]()
         try:
-            if "room" in message:
-                fds = self.within(message["base"], lambda: make_room(message))
+            if "ramdisk" in message:
+                fds = self.within(message["base"], lambda: make_ramdisk(message))
             elif "leave" in message:
-                self.within("", lambda: leave_room(message["leave"]))
+                self.within("", lambda: leave_ramdisk(message["leave"]))
             elif "bind" in message:
                 self.bind(message["bind"], message["at"], message["directory"])
                 if message.get("owner") and self.uid is not None:
@@ -183,7 +183,7 @@ class Spawner:
         reply(self.channel, error, fds)
 
     def within(self, base: str, action: Callable[[], list[int]]) -> list[int]:
-        """Do something where rooms lie; returns the descriptors that it opened.
+        """Do something where ramdisks lie; returns the descriptors that it opened.
 
         For a user that is done by a child, since who enters a user namespace can't come back. The first one makes it.
         """
@@ -212,7 +212,7 @@ class Spawner:
         return fds
 
     def enter(self) -> None:
-        """Join the namespaces of a user's rooms, if there are any yet."""
+        """Join the namespaces of a user's ramdisks, if there are any yet."""
         for namespace in self.namespaces:
             check(libc.setns(namespace, 0), "setns")
 
@@ -370,9 +370,9 @@ def new_namespaces(base: str) -> list[int]:
     return [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt")]
 
 
-def make_room(message: dict[str, Any]) -> list[int]:
+def make_ramdisk(message: dict[str, Any]) -> list[int]:
     """A tmpfs of a given size that can hold uppers; a descriptor of its top."""
-    place, size, inodes = message["room"], message["bytes"], message["inodes"]
+    place, size, inodes = message["ramdisk"], message["bytes"], message["inodes"]
     os.mkdir(place, 0o755)  # noqa: PTH102
     try:
         mount("sia", place, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=0711,size={size},nr_inodes={inodes}")
@@ -388,8 +388,8 @@ def make_room(message: dict[str, Any]) -> list[int]:
         raise
 
 
-def leave_room(place: str) -> list[int]:
-    """Undo `make_room`; what is still open in it stays until it is closed."""
+def leave_ramdisk(place: str) -> list[int]:
+    """Undo `make_ramdisk`; what is still open in it stays until it is closed."""
     check(libc.umount2(os.fsencode(place), MNT_DETACH), place)
     os.rmdir(place)  # noqa: PTH106
     return []

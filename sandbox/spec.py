@@ -40,7 +40,7 @@ class Limits:
     file_size_mb: int | None = 1024
     disk_mb: int | None = 2048  # blocks of all uppers together
     inodes: int | None = 200_000  # of all uppers together
-    upper: Upper = "disk"  # "memory": a tmpfs of that size, full where a disk would be watched (`Host.room`)
+    upper: Upper = "disk"  # "memory": a tmpfs of that size, full where a disk would be watched (`Host.space`)
     open_files: int | None = 1024
     tmp_mb: int = 256  # size of /tmp and of HOME, each
     shm_mb: int = 64

@@ -38,18 +38,18 @@ class Ward:
         self.looks = 0
         self.next_scan = 0.0
         self.next_sample = 0.0
-        self.rooms = sandbox.host.rooms.of(sandbox.spec)
+        self.ramdisks = sandbox.host.ramdisks.of(sandbox.spec)
         uppers = [overlay.upper for overlay in sandbox.spec.overlays]
-        self.uppers = [upper for upper in uppers if not sandbox.host.rooms.find(upper)]  # on disk
+        self.uppers = [upper for upper in uppers if not sandbox.host.ramdisks.find(upper)]  # on disk
         self.free_before = usage.free(self.uppers[0]) if self.uppers else (0, 0)
 
     def full(self) -> str | None:
-        """Which bound of a room has been reached: whatever asks for more gets ENOSPC."""
-        return next((full for room in self.rooms if (full := room.use().full)), None)
+        """Which bound of a ramdisk has been reached: whatever asks for more gets ENOSPC."""
+        return next((full for disk in self.ramdisks if (full := disk.use().full)), None)
 
-    def in_rooms(self) -> int:
-        """Bytes of memory that the rooms take."""
-        return sum(room.use().bytes for room in self.rooms)
+    def in_ramdisks(self) -> int:
+        """Bytes of memory that the ramdisks take."""
+        return sum(disk.use().bytes for disk in self.ramdisks)
 
 
 @dataclass
@@ -153,8 +153,8 @@ def look_quickly(ward: Ward) -> None:
     if sampling:
         ward.next_sample = now + SAMPLE
         sandbox.hold()
-        if ward.rooms:
-            sandbox.use.disk_mb = ward.in_rooms() / MEGABYTE
+        if ward.ramdisks:
+            sandbox.use.disk_mb = ward.in_ramdisks() / MEGABYTE
         sandbox.use.look(usage.cpu_seconds(pids), sandbox.group.current() if sandbox.group else None)
     if limits.processes is not None:
         ward.at_bound = _at_bound(ward.at_bound, usage.tasks(pids), limits.processes)
@@ -174,7 +174,7 @@ def _at_bound(before: int, tasks: int, bound: int) -> int:
 
 def _look_at_memory(ward: Ward, watched: Watched, pids: list[int], bound: int) -> None:
     ward.looks += 1
-    memory_files = ward.memory_files + ward.in_rooms()
+    memory_files = ward.memory_files + ward.in_ramdisks()
     rough = usage.resident(pids) + memory_files
     watched.latest = min(rough / MEGABYTE, watched.latest or rough / MEGABYTE)  # it counts shared pages again and again
     if rough <= bound // 2 and ward.looks % 10 != 1:

@@ -70,8 +70,7 @@ def run(
     seconds
         Wall clock time. Default: unlimited.
     upper_mb
-        Keep what it writes in a tmpfs of this size, where there is no more space then ("No space left on device"),
-        instead of on disk, where more than 2048 MB end it.
+        Keep what it writes in memory, with this much space, instead of on disk, where more than 2048 MB end it.
     workdir
         The directory to run in, instead of the current one.
     keep
@@ -81,16 +80,12 @@ def run(
     """
     if not command:
         raise UsageError("no command given", fix="sia sandbox run -- COMMAND [ARGUMENT…]")
-    if min(memory_mb, processes, upper_mb or 1) <= 0 or (seconds is not None and seconds <= 0) or upper_mb == 0:
-        raise UsageError("limits must be above 0", where="sia sandbox run")
+    limits = _limits(memory_mb, processes, seconds, upper_mb)
     lower = _directory(workdir or Path.cwd())
-    limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
-    if upper_mb is not None:
-        limits = dataclasses.replace(limits, disk_mb=upper_mb, upper="memory")
     with _scratch(lower, keep) as scratch, Host.detect(scratch / "state") as host:
         layer = _layer(host, lower, scratch)
-        room = host.room(scratch / "state" / "layers", limits)
-        upper, work = host.make_upper(room, "0")
+        space = host.space(scratch / "state" / "layers", limits)
+        upper, work = host.make_upper(space, "0")
         spec = SandboxSpec(
             command=command,
             workdir=str(lower),
@@ -108,10 +103,16 @@ def run(
             layers.freeze(host, upper, scratch / "upper")
             record = {"lowers": [str(layer)], "command": command, "outcome": dataclasses.asdict(outcome)}
             durable.write(scratch / RECORD, jsonlib.dumps(record).encode())
-        else:
-            host.remove(room)
+        host.remove(space)
     _report(outcome, changes, limits, json=json)
     return _exit_code(outcome)
+
+
+def _limits(memory_mb: int, processes: int, seconds: float | None, upper_mb: int | None) -> Limits:
+    if any(given is not None and given <= 0 for given in (memory_mb, processes, seconds, upper_mb)):
+        raise UsageError("limits must be above 0", where="sia sandbox run")
+    limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
+    return limits if upper_mb is None else dataclasses.replace(limits, disk_mb=upper_mb, upper="memory")
 
 
 def _directory(path: Path) -> Path:

@@ -1,9 +1,9 @@
-"""Rooms: tmpfs of a given size in which uppers lie, so that the kernel answers ENOSPC where a disk would be watched.
+"""Ramdisks: tmpfs of a given size in which uppers lie, so that the kernel answers ENOSPC where a disk would be watched.
 
-A room is mounted where nobody but the spawner and its sandboxes finds it (spawner.py). Everybody else reaches it by a
+One is mounted where nobody but the spawner and its sandboxes finds it (spawner.py). Everybody else reaches it by a
 descriptor of ours: the directory under which callers know it is a link to `/proc/PID/fd/N`. So what an instance left
-can be read when its sandbox is gone, by every process of this user, until the room is released; and when this process
-dies, however, link and descriptor lead nowhere, the spawner follows, and the kernel frees the memory.
+can be read when its sandbox is gone, by every process of this user, until it is released; and when this process dies,
+in whatever way, that link leads nowhere, the spawner follows, and the kernel frees the memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SPARE = 32  # inodes for directories of ours, and those that the overlay makes f
 
 @dataclass(frozen=True)
 class Use:
-    """Of a room, or of several together."""
+    """What a ramdisk holds."""
 
     bytes: int  # in blocks; of deleted files that are open, too
     full: str | None  # "disk" or "inodes": there is not one block, or not one inode, left
 
 
 @dataclass(frozen=True)
-class Room:
+class Ramdisk:
     """`path` is ours, `place` is where a sandbox's bwrap finds the same directory."""
 
     path: Path
@@ -50,100 +50,100 @@ class Room:
         return Use((found.f_blocks - found.f_bfree) * found.f_frsize, full)
 
 
-class Rooms:
-    """All rooms of one host. `base` is a directory of ours below which they are mounted. Thread-safe.
+class Ramdisks:
+    """All ramdisks of one host. `base` is a directory of ours below which they are mounted. Thread-safe.
 
     For a user it stays, empty: removing it would undo what another host has mounted there in its own namespace.
     """
 
     def __init__(self, launcher: Launcher, base: Path) -> None:
         self._launcher, self._base = launcher, base
-        self._rooms: dict[Path, Room] = {}
+        self._ramdisks: dict[Path, Ramdisk] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
     def make(self, path: Path, limits: Limits) -> None:
-        """Let `path`, which must not exist, be a room for `limits.disk_mb` and `limits.inodes`.
+        """Let `path`, which must not exist, be a ramdisk for `limits.disk_mb` and `limits.inodes`.
 
         Raises CannotIsolate where this machine has no such thing, with the reason.
         """
         if limits.disk_mb is None or limits.inodes is None:
             raise CannotIsolate("an upper in memory needs a size and a number of files", where=str(path))
-        room = self._mount(path, limits.disk_mb * MEGABYTE, limits.inodes + SPARE)
+        ramdisk = self._mount(path, limits.disk_mb * MEGABYTE, limits.inodes + SPARE)
         try:
-            path.symlink_to(f"/proc/{os.getpid()}/fd/{room.descriptor}")
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{ramdisk.descriptor}")
         except OSError as failure:
-            self._give_back(room)
+            self._give_back(ramdisk)
             raise SandboxFailed(f"can't be created ({failure.strerror})", where=str(path)) from None
         with self._lock:
-            self._rooms[path] = room
+            self._ramdisks[path] = ramdisk
 
     def prove(self) -> None:
-        """Raise CannotIsolate if there are no rooms on this machine."""
+        """Raise CannotIsolate if there are no ramdisks on this machine."""
         self._give_back(self._mount(Path(), MEGABYTE, SPARE))
 
-    def _mount(self, path: Path, size: int, inodes: int) -> Room:
+    def _mount(self, path: Path, size: int, inodes: int) -> Ramdisk:
         if self._launcher.uid is None:
             self._base.mkdir(mode=0o700, exist_ok=True)
         place = self._base / f"u{next(self._numbers)}"
-        request = {"room": str(place), "base": str(self._base), "bytes": size, "inodes": inodes}
+        request = {"ramdisk": str(place), "base": str(self._base), "bytes": size, "inodes": inodes}
         error, descriptors = self._launcher.ask(request)
         if error or not descriptors:
             cause, fix = _explain(error or "no descriptor came")
             raise CannotIsolate(f"no upper can lie in memory: {cause} ({error})", fix=fix)
-        return Room(path, place, descriptors[0])
+        return Ramdisk(path, place, descriptors[0])
 
-    def find(self, path: Path) -> Room | None:
-        """The room in which `path` lies."""
-        if not self._rooms:
+    def find(self, path: Path) -> Ramdisk | None:
+        """The ramdisk in which `path` lies."""
+        if not self._ramdisks:
             return None
         with self._lock:
-            return next((room for known, room in self._rooms.items() if path.is_relative_to(known)), None)
+            return next((ramdisk for known, ramdisk in self._ramdisks.items() if path.is_relative_to(known)), None)
 
     def place(self, path: Path) -> Path | None:
-        """Where the spawner's children find something in a room; None if it is in none."""
-        room = self.find(path)
-        return room.place / path.relative_to(room.path) if room else None
+        """Where the spawner's children find something in a ramdisk; None if it is in none."""
+        ramdisk = self.find(path)
+        return ramdisk.place / path.relative_to(ramdisk.path) if ramdisk else None
 
-    def of(self, spec: SandboxSpec) -> list[Room]:
+    def of(self, spec: SandboxSpec) -> list[Ramdisk]:
         """Those in which this sandbox writes."""
-        found = {room.path: room for overlay in spec.overlays if (room := self.find(overlay.upper))}
+        found = {ramdisk.path: ramdisk for overlay in spec.overlays if (ramdisk := self.find(overlay.upper))}
         return list(found.values())
 
     def used_by(self, spec: SandboxSpec) -> bool:
         """Whether this sandbox reads or writes in any."""
-        return bool(self._rooms) and any(
+        return bool(self._ramdisks) and any(
             self.find(path) for overlay in spec.overlays for path in (overlay.upper, *overlay.lowers)
         )
 
     def release(self, path: Path) -> None:
-        """Give back all rooms at or below `path`. No sandbox may use them any more."""
-        if not self._rooms:
+        """Give back all ramdisks at or below `path`. No sandbox may use them any more."""
+        if not self._ramdisks:
             return
         with self._lock:
-            ended = [self._rooms.pop(known) for known in list(self._rooms) if known.is_relative_to(path)]
+            ended = [self._ramdisks.pop(known) for known in list(self._ramdisks) if known.is_relative_to(path)]
         self._end(ended)
 
     def close(self) -> None:
         """Give back all of them."""
         with self._lock:
-            ended = list(self._rooms.values())
-            self._rooms.clear()
+            ended = list(self._ramdisks.values())
+            self._ramdisks.clear()
         self._end(ended)
 
-    def _end(self, rooms: list[Room]) -> None:
-        for room in rooms:
+    def _end(self, ramdisks: list[Ramdisk]) -> None:
+        for ramdisk in ramdisks:
             with contextlib.suppress(OSError):
-                room.path.unlink()
-            self._give_back(room)
+                ramdisk.path.unlink()
+            self._give_back(ramdisk)
 
-    def _give_back(self, room: Room) -> None:
-        self._launcher.request({"leave": str(room.place)})  # if the spawner is gone, so are its mounts
-        os.close(room.descriptor)
+    def _give_back(self, ramdisk: Ramdisk) -> None:
+        self._launcher.request({"leave": str(ramdisk.place)})  # if the spawner is gone, so are its mounts
+        os.close(ramdisk.descriptor)
 
 
 def is_left(path: Path) -> bool:
-    """Whether `path` is the link of a room, of a dead process usually."""
+    """Whether `path` is the link of a ramdisk, of a dead process usually."""
     try:
         return stat.S_ISLNK(path.lstat().st_mode) and str(path.readlink()).startswith("/proc/")
     except OSError:

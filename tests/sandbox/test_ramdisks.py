@@ -30,13 +30,13 @@ Make = Callable[..., Overlay]
 
 @dataclass
 class Made:
-    """Rooms of one test."""
+    """Ramdisks of one test."""
 
     host: Host
     directory: Path
 
     def __call__(self, files: dict[str, str] | None = None, limits: Limits = MEMORY, *lowers: Path) -> Overlay:
-        """A fresh overlay in a fresh room."""
+        """A fresh overlay in a fresh ramdisk."""
         number = len(list(self.directory.iterdir()))
         lower = self.directory / f"lower{number}"
         lower.mkdir()
@@ -44,13 +44,13 @@ class Made:
             (lower / name).parent.mkdir(parents=True, exist_ok=True)
             (lower / name).write_text(text)
         self.host.own(lower)
-        room = self.host.room(self.directory / f"room{number}", limits)
-        return Overlay("/app", (lower, *lowers), *self.host.make_upper(room, "0"))
+        ramdisk = self.host.space(self.directory / f"ramdisk{number}", limits)
+        return Overlay("/app", (lower, *lowers), *self.host.make_upper(ramdisk, "0"))
 
 
 @pytest.fixture
-def room(host: Host, tmp_path: Path) -> Iterator[Made]:
-    directory = tmp_path / "rooms"
+def ramdisk(host: Host, tmp_path: Path) -> Iterator[Made]:
+    directory = tmp_path / "ramdisks"
     directory.mkdir()
     yield Made(host, directory)
     host.remove(directory)
@@ -80,7 +80,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_gets_enospc_and_the_limits_name(inside: Callable, room: Made, name: str) -> None:
+def test_a_bomb_gets_enospc_and_the_limits_name(inside: Callable, ramdisk: Made, name: str) -> None:
     """It is told so inside, and ended at the next look, even where it would go on."""
     limit, bomb = BOMBS[name]
     indented = "\n    ".join(bomb.splitlines())
@@ -88,7 +88,7 @@ def test_a_bomb_gets_enospc_and_the_limits_name(inside: Callable, room: Made, na
         f"import os, time\nblock = bytes(1 << 20)\ntry:\n    {indented}\n"
         "except OSError as e: print(e.errno, flush=True)\ntime.sleep(60)"
     )
-    overlay = room()
+    overlay = ramdisk()
     outcome, text = inside(script, python=True, workdir="/app", overlays=(overlay,), limits=MEMORY)
     assert outcome.limit == limit
     assert text in (("", "28\n") if name == "mapped" else ("28\n",))
@@ -97,8 +97,8 @@ def test_a_bomb_gets_enospc_and_the_limits_name(inside: Callable, room: Made, na
         assert changes(overlay)
 
 
-def test_the_bound_is_of_all_uppers_together(inside: Callable, host: Host, room: Made) -> None:
-    first = room()
+def test_the_bound_is_of_all_uppers_together(inside: Callable, host: Host, ramdisk: Made) -> None:
+    first = ramdisk()
     second = replace(first, dest="/more", upper=(more := host.make_upper(first.upper.parents[1], "1"))[0], work=more[1])
     script = "head -c 5000000 /dev/zero > a; head -c 5000000 /dev/zero > /more/b; sleep 60"
     outcome, text = inside(script, workdir="/app", overlays=(first, second), limits=MEMORY)
@@ -106,41 +106,44 @@ def test_the_bound_is_of_all_uppers_together(inside: Callable, host: Host, room:
     assert sum(path.stat().st_blocks for path in (first.upper / "a", second.upper / "b")) * 512 == 8 << 20
 
 
-def test_what_is_sparse_or_deleted_in_time_is_no_bomb(inside: Callable, room: Made) -> None:
+def test_what_is_sparse_or_deleted_in_time_is_no_bomb(inside: Callable, ramdisk: Made) -> None:
     script = "truncate -s 900M s; for i in 1 2 3 4; do head -c 5000000 /dev/zero > f; rm f; done; echo done"
-    overlay = room()
+    overlay = ramdisk()
     outcome, text = inside(script, workdir="/app", overlays=(overlay,), limits=MEMORY)
     assert (outcome.exit_code, outcome.limit, text) == (0, None, "done\n")
     assert changes(overlay) == {"s": "added"}
 
 
-def test_a_copy_up_that_does_not_fit_fails_inside(inside: Callable, room: Made) -> None:
-    overlay = room({"big": "x" * (9 << 20), "small": "y"})
+def test_a_copy_up_that_does_not_fit_fails_inside(inside: Callable, ramdisk: Made) -> None:
+    overlay = ramdisk({"big": "x" * (9 << 20), "small": "y"})
     script = "echo more >> big || echo no; echo more >> small; cat small"
     outcome, text = inside(script, workdir="/app", overlays=(overlay,), limits=MEMORY)
     assert (outcome.exit_code, text.split("\n")[-3:-1]) == (0, ["no", "ymore"])
     assert changes(overlay) == {"small": "modified"}
 
 
-def test_it_is_read_and_mounted_again_like_an_upper_on_disk(inside: Callable, overlay: Make, room: Made) -> None:
+def test_it_is_read_and_mounted_again_like_an_upper_on_disk(inside: Callable, overlay: Make, ramdisk: Made) -> None:
     disk = overlay("/app", FILES)
-    memory = room(FILES)
+    memory = ramdisk(FILES)
     for each in (disk, memory):
         assert inside(SCRIPT, workdir="/app", overlays=(each,), limits=MEMORY)[1] == ""
     assert changes(memory) == changes(disk) != {}
     assert read_layered(memory.lowers, memory.upper, "old/y", 99) == b"y\n"
     look = "find . -printf '%y %m %p %l\\n' 2>&1 | sort; cat keep change old/y swap/in; echo z > dir/b; rm -r new"
     seen = []
-    for written, above in ((disk, overlay), (memory, overlay), (memory, lambda *_, lowers: room({}, MEMORY, *lowers))):
-        again = above("/app", None, lowers=(*written.lowers, written.upper))
+    for written, on_disk in ((disk, True), (memory, True), (memory, False)):
+        lowers = (*written.lowers, written.upper)
+        again = overlay("/app", None, lowers=lowers) if on_disk else ramdisk({}, MEMORY, *lowers)
         outcome, text = inside(look, workdir="/app", overlays=(again,), limits=replace(MEMORY, upper="disk"))
         seen.append((outcome.exit_code, text, changes(again)))
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_freezing_copies_it_as_it_is(inside: Callable, host: Host, overlay: Make, room: Made, tmp_path: Path) -> None:
+def test_freezing_copies_it_as_it_is(
+    inside: Callable, host: Host, overlay: Make, ramdisk: Made, tmp_path: Path
+) -> None:
     disk = overlay("/app", FILES)
-    memory = room(FILES)
+    memory = ramdisk(FILES)
     for number, each in enumerate((disk, memory)):
         inside(SCRIPT, workdir="/app", overlays=(each,), limits=MEMORY)
         if number:
@@ -150,7 +153,7 @@ def test_freezing_copies_it_as_it_is(inside: Callable, host: Host, overlay: Make
     frozen = [replace(each, upper=tmp_path / f"frozen{number}") for number, each in enumerate((disk, memory))]
     assert changes(frozen[0]) == changes(frozen[1]) != {}
     with pytest.raises(SandboxFailed):
-        freeze(host, room().upper, tmp_path / "frozen1")
+        freeze(host, ramdisk().upper, tmp_path / "frozen1")
     assert not list(tmp_path.glob(".*.part"))
 
 
@@ -168,14 +171,14 @@ def mounts(pid: int | str = "self") -> int:
     return Path(f"/proc/{pid}/mounts").read_text().count("\n")
 
 
-def test_twenty_launches_leave_nothing(host: Host, room: Made) -> None:
+def test_twenty_launches_leave_nothing(host: Host, ramdisk: Made) -> None:
     def things() -> tuple[object, ...]:
         pids = (os.getpid(), host.launcher.pid)
         kept = [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
-        return kept, [mounts(pid) for pid in pids], len(usage.tree(os.getpid())), list(host.state.glob("rooms/*"))
+        return kept, [mounts(pid) for pid in pids], len(usage.tree(os.getpid())), list(host.state.glob("ramdisks/*"))
 
     def launch() -> None:
-        overlay = room()
+        overlay = ramdisk()
         with Sandbox.start(host, SandboxSpec(("touch", "x"), "/app", overlays=(overlay,), limits=MEMORY)) as sandbox:
             assert sandbox.wait(60) is not None
         assert changes(overlay) == {"x": "added"}
@@ -202,7 +205,7 @@ with Host.detect(top) as host:
     host.own(top / "lower")
     limits = Limits(upper="memory", disk_mb=64, inodes=300)
     layers = top / "campaigns/c/trials/t/layers"
-    overlay = Overlay("/app", (top / "lower",), *host.make_upper(host.room(layers, limits), "0"))
+    overlay = Overlay("/app", (top / "lower",), *host.make_upper(host.space(layers, limits), "0"))
     script = "head -c 50000000 /dev/zero > x; echo full; sleep 600"
     spec = SandboxSpec(("sh", "-c", script), "/app", overlays=(overlay,), limits=limits)
     reading, writing = os.pipe()
@@ -245,43 +248,43 @@ def _shared_memory() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
 
 
-def test_the_owner_of_a_room_dies_with_a_half_made_one(host: Host, tmp_path: Path) -> None:
+def test_the_owner_of_a_ramdisk_dies_with_a_half_made_one(host: Host, tmp_path: Path) -> None:
     """The spawner has gone: the refusal says so, and what was written can still be read."""
-    room = Made(host, tmp_path)
-    overlay = room()
+    ramdisk = Made(host, tmp_path)
+    overlay = ramdisk()
     (overlay.upper / "evidence").write_text("x")
     os.kill(host.launcher.pid, signal.SIGKILL)
     with pytest.raises(CannotIsolate, match="spawner"):
-        room()
+        ramdisk()
     assert (overlay.upper / "evidence").read_text() == "x"
     host.remove(overlay.upper.parents[1])
     assert not overlay.upper.exists()
 
 
 @pytest.mark.parametrize("enforcer", ["best", "watchdog"])
-def test_it_counts_as_memory(inside: Callable, host: Host, room: Made, enforcer: str) -> None:
+def test_it_counts_as_memory(inside: Callable, host: Host, ramdisk: Made, enforcer: str) -> None:
     from sandbox.memory import Watchdog
 
     if enforcer == "watchdog":
         host.memory, host.memory_enforcer = Watchdog("for this test"), "watchdog"
     limits = replace(MEMORY, disk_mb=200, memory_mb=60)
-    overlay = room({}, limits)
+    overlay = ramdisk({}, limits)
     outcome, _ = inside("head -c 150000000 /dev/zero > x; sleep 60", workdir="/app", overlays=(overlay,), limits=limits)
     assert (outcome.limit, outcome.memory_enforcer) == ("memory", host.memory_enforcer)
 
 
-def test_rooms_of_several_sandboxes_do_not_meet(inside: Callable, room: Made) -> None:
-    overlays = [room() for _ in range(3)]
+def test_ramdisks_of_several_sandboxes_do_not_meet(inside: Callable, ramdisk: Made) -> None:
+    overlays = [ramdisk() for _ in range(3)]
     for number, overlay in enumerate(overlays):
         inside(f"echo {number} > x; ls / /tmp > seen", workdir="/app", overlays=(overlay,), limits=MEMORY)
     assert [(overlay.upper / "x").read_text() for overlay in overlays] == ["0\n", "1\n", "2\n"]
     assert len({(overlay.upper / "seen").read_text() for overlay in overlays}) == 1
 
 
-def test_promises_hold_in_it_too(host: Host, inside: Callable, room: Made) -> None:
+def test_promises_hold_in_it_too(host: Host, inside: Callable, ramdisk: Made) -> None:
     from sandbox.doctor import PROBE
 
-    outcome, text = inside(PROBE, workdir="/app", overlays=(room({"old": "old\n"}),), limits=MEMORY)
+    outcome, text = inside(PROBE, workdir="/app", overlays=(ramdisk({"old": "old\n"}),), limits=MEMORY)
     assert (outcome.exit_code, text) == (0, "")
 
 
@@ -298,22 +301,22 @@ def test_a_machine_without_it_is_told_apart(
 ) -> None:
     """What such a kernel answers is put in the spawner's mouth; nothing is left of the attempt."""
     monkeypatch.setattr(host.launcher, "ask", lambda _: (error, []))
-    for attempt in (host.rooms.prove, lambda: host.room(tmp_path / "room", MEMORY)):
+    for attempt in (host.ramdisks.prove, lambda: host.space(tmp_path / "ramdisk", MEMORY)):
         with pytest.raises(CannotIsolate, match=cause) as caught:
             attempt()
         assert fix in caught.value.fix and 'upper = "disk"' in caught.value.fix
-    assert not os.path.lexists(tmp_path / "room")
+    assert not os.path.lexists(tmp_path / "ramdisk")
 
 
 def test_bounds_are_needed(host: Host, tmp_path: Path) -> None:
     with pytest.raises(CannotIsolate, match="needs a size"):
-        host.room(tmp_path / "room", replace(MEMORY, disk_mb=None))
-    (tmp_path / "room").mkdir()
+        host.space(tmp_path / "ramdisk", replace(MEMORY, disk_mb=None))
+    (tmp_path / "ramdisk").mkdir()
     with pytest.raises(SandboxFailed, match="can't be created"):
-        host.room(tmp_path / "room", MEMORY)
-    assert host.room(tmp_path / "other", Limits()) == tmp_path / "other"
+        host.space(tmp_path / "ramdisk", MEMORY)
+    assert host.space(tmp_path / "other", Limits()) == tmp_path / "other"
 
 
-def test_outcomes_name_nothing_when_nothing_is_full(inside: Callable, room: Made) -> None:
-    outcome, _ = inside("head -c 8000000 /dev/zero > x", workdir="/app", overlays=(room(),), limits=MEMORY)
+def test_outcomes_name_nothing_when_nothing_is_full(inside: Callable, ramdisk: Made) -> None:
+    outcome, _ = inside("head -c 8000000 /dev/zero > x", workdir="/app", overlays=(ramdisk(),), limits=MEMORY)
     assert (outcome.exit_code, outcome.limit) == (0, None)
