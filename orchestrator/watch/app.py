@@ -88,7 +88,14 @@ class WatchApp(App[int], inherit_bindings=False):
     MainScreen { layout: vertical; overflow: hidden; }
     #views { height: 1fr; }
     #filter { height: 1; border: none; padding: 0 1; display: none; width: 1fr; }
-    #filter.open { display: block; }
+    Dialog { align: center middle; background: transparent; }
+    #box { width: 76; max-width: 96%; height: auto; max-height: 90%; border: heavy $primary; background: $surface;
+           padding: 0 1; }
+    #box.wide { width: 100; }
+    #dialog-title { text-style: bold; }
+    #dialog-text { height: 3; margin: 1 0; }
+    #dialog-input { height: 1; border: none; padding: 0; }
+    #dialog-input:disabled { display: none; }
     Input > .input--cursor { text-style: reverse; }
     """
     ENABLE_COMMAND_PALETTE = False
@@ -133,19 +140,20 @@ class WatchApp(App[int], inherit_bindings=False):
         feed = Feed(self.home)
         self._feed = feed
         self.overview.every("overview", POLL, feed.poll)
-        self.overview.start()
-        self.details.start()
 
     def on_ready(self) -> None:
-        """The first view."""
+        """Everything is composed: the first view, and reading begins."""
         self._show(*self.stack[-1])
+        self.overview.start()
+        self.details.start()
 
     def on_unmount(self) -> None:
         """End the threads; connections are closed where they were opened."""
         self.overview.close(self._feed.close)
         self.details.close()
         for thread in (self.overview, self.details):
-            thread.join(timeout=1.0)
+            if thread.is_alive():
+                thread.join(timeout=1.0)
 
     def _end(self, code: int) -> None:
         """A signal: put the terminal back in order and leave."""
@@ -242,9 +250,7 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def back(self) -> None:
         """First drop the filter, then go to the view before."""
-        if self.note.text:
-            self.say("")
-        elif self.view.filter_text:
+        if self.view.filter_text:
             self.view.set_filter("", done=True)
             self.refresh_bars()
         elif len(self.stack) > 1:
@@ -261,6 +267,7 @@ class WatchApp(App[int], inherit_bindings=False):
         if self.focused is not None:
             self._filter_key(event)
             return
+        self.note.fade()
         action = self.keymap.action(event.key, event.character)
         if action is not None:
             self.act(action)
@@ -333,10 +340,10 @@ class WatchApp(App[int], inherit_bindings=False):
     def do_filter(self) -> None:
         """Type words."""
         line = self.main.query_one("#filter", Input)
-        line.add_class("open")
+        line.display = True
         line.value = self.view.filter_text
         line.cursor_position = len(line.value)
-        line.focus()
+        self.main.set_focus(line)
 
     def _filter_key(self, event: events.Key) -> None:
         if event.key == "escape":
@@ -349,7 +356,7 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def _close_filter(self) -> None:
         self.main.set_focus(None)
-        self.main.query_one("#filter", Input).remove_class("open")
+        self.main.query_one("#filter", Input).display = False
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Lines are chosen while words are typed."""
@@ -413,7 +420,7 @@ class WatchApp(App[int], inherit_bindings=False):
         return self.main.query_one("#note", Note)
 
     def say(self, text: str, *, bad: bool = False) -> None:
-        """A sentence above the footer, until esc or the next one."""
+        """A sentence above the footer, until the next one or the next key."""
         try:
             self.note.say(text, bad=bad)
         except (NoMatches, IndexError):  # it ends just now

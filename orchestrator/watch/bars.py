@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,9 +16,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from orchestrator.watch.sources import fold_text
+from orchestrator.watch.sources import fold_words
 
 REVERSE = Style(reverse=True)
+READABLE = 1.5  # seconds that a note stays, whatever is pressed
 
 
 class Bar(Widget):
@@ -151,9 +153,15 @@ class Note(Bar):
     def __init__(self) -> None:
         super().__init__("note", lines=0)
         self.text = ""
+        self._since = 0.0
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Show a sentence; it takes no room when there is none."""
-        self.text = text
-        lines = fold_text(text, max(20, self.size.width or self.app.size.width) - 2)[:3] if text else []
+        self.text, self._since = text, time.monotonic()
+        lines = fold_words(text, max(20, self.size.width or self.app.size.width) - 2)[:3] if text else []
         self.put(*(Text(f" {line}", "bold red" if bad else "bold") for line in lines))
+
+    def fade(self) -> None:
+        """A key was pressed: what could be read goes."""
+        if self.text and time.monotonic() - self._since > READABLE:
+            self.say("")

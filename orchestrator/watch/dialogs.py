@@ -16,7 +16,7 @@ from textual.widgets import Input
 from orchestrator.watch.bars import Bar
 from orchestrator.watch.keys import ACTIONS, Action, Keymap, shown
 from orchestrator.watch.lines import Lines
-from orchestrator.watch.sources import Texts, Wrapped
+from orchestrator.watch.sources import Texts, Wrapped, fold_words
 
 if TYPE_CHECKING:
     from orchestrator.watch.app import WatchApp
@@ -37,17 +37,6 @@ class Dialog(ModalScreen[str | None], inherit_bindings=False):
     """A box over the view. `result` of a dialog that was left is None."""
 
     AUTO_FOCUS = None
-    CSS = """
-    Dialog { align: center middle; background: transparent; }
-    #box { width: 76; max-width: 96%; height: auto; max-height: 90%; border: heavy $primary; background: $surface;
-           padding: 0 1; }
-    #box.wide { width: 100; }
-    #dialog-title { text-style: bold; }
-    #dialog-text { height: 3; margin: 1 0; }
-    #dialog-input { height: 1; border: none; padding: 0; }
-    #dialog-input:disabled { display: none; }
-    """
-    TITLE_TEXT = ""
     WIDE = False
 
     def compose(self) -> ComposeResult:
@@ -83,7 +72,7 @@ class Dialog(ModalScreen[str | None], inherit_bindings=False):
     def text_is(self, text: str) -> None:
         """Show a text; the box grows with it."""
         pane = self.query_one("#dialog-text", Lines)
-        source = Wrapped(text)
+        source = Wrapped(text, words=True)
         width = max(20, min(100 if self.WIDE else 76, self.app.size.width * 96 // 100) - 5)
         pane.styles.height = max(1, min(source.lines(width), self.app.size.height * 9 // 10 - 7))
         pane.show(source, keep=False)
@@ -211,6 +200,7 @@ class Help(Dialog):
     def _lines(self) -> list[Text]:
         lines: list[Text] = []
         group = ""
+        room = max(20, min(100, self.app.size.width * 96 // 100) - 38)
         for action in ACTIONS:
             if action.group != group:
                 if group:
@@ -218,9 +208,11 @@ class Help(Dialog):
                 group = action.group
                 lines.append(Text(group, "bold underline"))
             keys = " ".join(shown(key) for key in self._keymap.keys[action.name]) or "–"
-            lines.append(Text.assemble((f"{keys:<12} ", "bold"), f"{action.name:<20} {action.text}"))
+            first, *more = fold_words(action.text, room)
+            lines.append(Text.assemble((f"{keys:<11}", "bold"), f"{action.name:<20} {first}"))
+            lines += [Text(f"{'':<32}{line}") for line in more]
         lines.append(Text(""))
-        lines.append(Text('^c always leaves. Keys are mapped in sia.toml: [watch.keys], e.g. kill = "x"'))
+        lines.append(Text('^c always leaves. Other keys: sia.toml, [watch.keys], for example kill = "x"'))
         return lines
 
     def pressed(self, event: events.Key) -> bool:

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from orchestrator.watch.sources import Source, Texts
+from orchestrator.watch.sources import Source, Texts, fold_words
 
 CURSOR = Style(reverse=True)  # an attribute, not a colour: seen without colours and on every palette
 RESTING = Style(underline=True)
@@ -124,6 +124,9 @@ class Lines(Widget):
             self._to_end()
             self.follow = not self.has_cursor
             self._settle(moved=True)
+        elif action in ("left", "right") and (shift := getattr(self.source, "shift", None)) is not None:
+            shift(1 if action == "right" else -1, self._inner())
+            self.repaint()
         elif action in ("left", "right"):
             self.left = max(0, self.left + (8 if action == "right" else -8))
             self.repaint()
@@ -262,9 +265,7 @@ class Lines(Widget):
         return Strip([*strip, Segment(mark, self.rich_style)], width + 1)
 
     def _empty_strips(self, height: int, width: int, base: Style) -> list[Strip]:
-        from orchestrator.watch.sources import fold_text
-
-        lines = fold_text(self.empty, max(1, width - 2)) if self.empty else []
+        lines = fold_words(self.empty, max(1, width - 2)) if self.empty else []
         strips = [Strip([Segment(f" {line}", base)]).adjust_cell_length(width, base) for line in lines[:height]]
         return strips + [Strip.blank(width, base)] * (height - len(strips))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SHARE = 4  # a job that took a second rests for four: reading never becomes the main load of a machine
+REST = 5.0  # seconds; but never longer than this
 
 
 @dataclass
@@ -111,4 +112,4 @@ class Reader(threading.Thread):
     def _again(self, job: _Job, took: float) -> None:
         with self._wake:
             if job.every is not None and job.due == math.inf:  # else somebody hurried it meanwhile
-                job.due = time.monotonic() + max(job.every, SHARE * took)
+                job.due = time.monotonic() + max(job.every, min(REST, SHARE * took))

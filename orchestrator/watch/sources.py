@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from rich.cells import cell_len, chop_cells
@@ -88,10 +89,13 @@ class Rows:
 
 
 class Wrapped:
-    """A long plain text, cleaned and folded to the width. Growing texts fold only what is new (`grow`)."""
+    """A long plain text, cleaned and folded to the width. Growing texts fold only what is new (`grow`).
 
-    def __init__(self, text: str, style: str = "") -> None:
-        self.text, self._style = text, style
+    `words`: prose, folded between words; else at the width, as a terminal does it.
+    """
+
+    def __init__(self, text: str, *, words: bool = False) -> None:
+        self.text, self._words = text, words
         self._width = 0
         self._folded: list[str] = []
         self._whole = 0  # characters of `text` that lie in finished lines of `_folded`
@@ -112,10 +116,13 @@ class Wrapped:
         end = self.text.rfind("\n") + 1
         if end > self._whole:
             fresh = self.text[self._whole : end - 1]
-            self._folded.extend(fold_text(fresh, width))
+            self._folded.extend(self._cut(fresh, width))
             self._whole, self._kept = end, len(self._folded)
         if rest := self.text[self._whole :]:
-            self._folded.extend(fold_text(rest, width))
+            self._folded.extend(self._cut(rest, width))
+
+    def _cut(self, text: str, width: int) -> list[str]:
+        return fold_words(text, width) if self._words else fold_text(text, width)
 
     def lines(self, width: int) -> int:
         """How many lines it has at this width."""
@@ -127,7 +134,7 @@ class Wrapped:
 
     def line(self, n: int, width: int) -> Text:
         """A folded line."""
-        return Text(self._folded[n], self._style, end="")
+        return Text(self._folded[n], end="")
 
     def key(self, n: int) -> Hashable:
         """The number."""
@@ -206,15 +213,14 @@ class Rendered:
         return None
 
 
-_CONSOLES: dict[int, Console] = {}
+@lru_cache(maxsize=8)
+def _console(width: int) -> Console:
+    return Console(width=max(1, width), force_terminal=True, color_system="truecolor")
 
 
 def draw(renderable: RenderableType, width: int) -> list[Text]:
     """A renderable as lines of text."""
-    console = _CONSOLES.get(width)
-    if console is None:
-        _CONSOLES.clear()
-        console = _CONSOLES[width] = Console(width=max(1, width), force_terminal=True, color_system="truecolor")
+    console = _console(width)
     options = console.options.update(width=max(1, width))
     lines = []
     for segments in console.render_lines(renderable, options, pad=False):
@@ -238,4 +244,17 @@ def fold_text(text: str, width: int) -> list[str]:
             lines.extend(line[start : start + width] for start in range(0, len(line), width))
         else:
             lines.extend(chop_cells(line, width))
+    return lines
+
+
+def fold_words(text: str, width: int) -> list[str]:
+    """The same, cut between words where there are any; the beginning of a line keeps its indent."""
+    lines: list[str] = []
+    for line in fold_text(text, 1 << 30):
+        if cell_len(line) <= width:
+            lines.append(line)
+            continue
+        indent = line[: len(line) - len(line.lstrip())][: width // 2]
+        wrapped = Text(line.strip()).wrap(_console(width), max(1, width - len(indent)))
+        lines.extend(indent + part.plain.rstrip() for part in wrapped)
     return lines

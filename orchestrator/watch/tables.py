@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from rich.text import Text
 from orchestrator.watch.columns import Column, Placed, place
 
 Row = TypeVar("Row")
+FIXED = 2  # columns that stay when the others are scrolled
 
 
 class Table(Generic[Row]):
@@ -29,6 +31,7 @@ class Table(Generic[Row]):
         self.filter = ""
         self.sorted: str | None = None
         self.reverse = False
+        self._shift = 0
         self._placed: tuple[int, tuple[Placed[Row], ...]] = (-1, ())
         self._drawn: dict[Hashable, tuple[Row, int, Text]] = {}
 
@@ -112,9 +115,23 @@ class Table(Generic[Row]):
         """The row of a line."""
         return self.seen[n] if 0 <= n < len(self.seen) else None
 
+    def shift(self, by: int, width: int) -> None:
+        """Columns to the right that had no room; those of the left make it. The first ones, which name it, stay."""
+        last = max(0, len(self.columns) - FIXED - 1)
+        wanted = min(max(0, self._shift + by), last)
+        if by > 0 and self._place(width)[-1].column.key == self.columns[-1].key:
+            return  # the last one is seen
+        self._shift = wanted
+        self._placed = (-1, ())
+        self._drawn.clear()
+
     def _place(self, width: int) -> tuple[Placed[Row], ...]:
         if self._placed[0] != width:
-            self._placed = (width, place(self.columns, width))
+            columns = self.columns
+            if self._shift:
+                rest = columns[FIXED + self._shift :]
+                columns = (*columns[:FIXED], *(replace(column, from_width=0) for column in rest))
+            self._placed = (width, place(columns, width))
         return self._placed[1]
 
 

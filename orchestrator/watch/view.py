@@ -119,8 +119,17 @@ class View(Vertical):
         """Whether panes lie side by side."""
         return self.app.size.width >= WIDE
 
+    @property
+    def room(self) -> int:
+        """Columns that the view has; also before it is laid out for the first time."""
+        return self.size.width or self.app.size.width
+
+    def heads(self) -> None:
+        """Draw the lines above the panes, as wide as there is room."""
+
     def on_resize(self) -> None:
         """Room for more or fewer panes."""
+        self.heads()
         self.pane_changed()
 
     def titled(self, index: int, extra: str) -> None:

@@ -12,7 +12,7 @@ from orchestrator.watch.campaign_feed import CampaignFeed, CampaignNow
 from orchestrator.watch.lines import Lines
 from orchestrator.watch.panels_campaign import TRIALS, head, matrix, verdicts
 from orchestrator.watch.panes import Body, Pane, Stack
-from orchestrator.watch.sources import Rendered, draw
+from orchestrator.watch.sources import Rendered, Texts, draw
 from orchestrator.watch.tables import Table
 from orchestrator.watch.values import Instance, Snapshot
 from orchestrator.watch.view import Target, View
@@ -34,17 +34,22 @@ class CampaignView(View):
     TITLE = "campaign"
     ACTIONS = ("open", "stop", "promote", "rerun", "kill", "mark", "disk", "next_pane", "sort")
 
-    def compose(self) -> ComposeResult:
-        """Three panes under a head."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.ident = ""
         self.now: CampaignNow | None = None
         self._feed: CampaignFeed | None = None
+        self._judged = self._told = False  # whether the verdict so far has been computed, and shown
         self.trials: Table[TrialRow] = Table(TRIALS, key=lambda row: row.id, words=words)
         self.panes = [
-            Lines("campaign-verdicts", cursor=False, empty=EMPTY),
+            Lines("campaign-verdicts", cursor=False, empty="looking…"),
             Lines("campaign-matrix", cursor=False),
             Lines("campaign-trials", empty="looking…"),
         ]
+
+    def compose(self) -> ComposeResult:
+        """Three panes under a head."""
         boxes = [Pane(pane, title) for pane, title in zip(self.panes, ("verdicts", "matrix", "trials"), strict=True)]
         yield Bar("campaign-head", lines=0)
         yield Body([Stack((boxes[0], boxes[1]), split=True), Stack((boxes[2],))])
@@ -62,8 +67,12 @@ class CampaignView(View):
         self.watch_app.details.drop("campaign")
 
     def _change(self, ident: str) -> None:
-        self.ident, self.now = ident, None
+        self.ident, self.now, self._told = ident, None, False
         self.trials.fill(())
+        self.panes[VERDICTS].set_empty("looking…")
+        for pane in self.panes:
+            pane.show(Texts([]), keep=False)
+        self.query_one("#campaign-head", Bar).put()
         self.watch_app.details.hurry("campaign")
 
     def _poll(self) -> CampaignNow | None:
@@ -75,6 +84,10 @@ class CampaignView(View):
             if self._feed is not None:
                 self._feed.close()
             self._feed = CampaignFeed(self.watch_app.home, wanted)
+            self.watch_app.details.hurry("campaign")
+            self._judged = False
+            return self._feed.poll(judge=False)  # what is there at once; the numbers follow
+        self._judged = True
         return self._feed.poll()
 
     def snapshot(self, snapshot: Snapshot) -> None:
@@ -82,7 +95,7 @@ class CampaignView(View):
         if not self.ident and snapshot.campaigns:
             running = [line for line in snapshot.campaigns if line.running]
             self._change((running or list(snapshot.campaigns))[0].id)
-        elif not snapshot.campaigns:
+        elif not snapshot.campaigns and not self.ident:
             self.panes[VERDICTS].set_empty(snapshot.problem or EMPTY)
 
     def loaded(self, name: str, value: Any, error: BaseException | None) -> None:
@@ -96,14 +109,22 @@ class CampaignView(View):
             return
         before, self.now = self.now, value
         self.ident = value.view.id
-        width = self.size.width
-        self.query_one("#campaign-head", Bar).put(*draw(head(value, width), width))
-        if before is None or before.serial != value.serial:
-            now = value
+        self.heads()
+        now = value
+        if not self._judged and not now.view.verdicts:
+            self.panes[VERDICTS].set_empty("the verdict so far is being computed…")
+        elif before is None or before.serial != now.serial or before.so_far is not now.so_far or not self._told:
+            self._told = True
             self.panes[VERDICTS].show(Rendered(lambda width: verdicts(now, width)))
+        if before is None or before.serial != now.serial:
             self.panes[MATRIX].show(Rendered(lambda width: matrix(now, width)))
             self.panes[TRIAL_LIST].set_empty("no trial is planned yet")
-            self.panes[TRIAL_LIST].show(self.trials.fill(value.view.trials))
+            self.panes[TRIAL_LIST].show(self.trials.fill(now.view.trials))
+
+    def heads(self) -> None:
+        """Progress."""
+        if self.now is not None:
+            self.query_one("#campaign-head", Bar).put(*draw(head(self.now, self.room), self.room))
 
     # -- keys
 

@@ -87,8 +87,9 @@ class CompareView(View):
     TITLE = "compare"
     ACTIONS = ("divergence", "open", "next_pane")
 
-    def compose(self) -> ComposeResult:
-        """A list of rows, and the difference."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.ident = ""
         self.now: CompareNow | None = None
         self.reader: CompareReader | None = None
@@ -98,6 +99,9 @@ class CompareView(View):
             Lines("compare-rows", empty=EMPTY),
             Lines("compare-difference", cursor=False, empty="what differs in the row under the cursor"),
         ]
+
+    def compose(self) -> ComposeResult:
+        """A list of rows, and the difference."""
         yield Bar("compare-head", lines=0)
         yield Body([Stack((Pane(self.panes[0], "iterations"),)), Stack((Pane(self.panes[1], "difference"),))])
 
@@ -114,7 +118,7 @@ class CompareView(View):
                 self.watch_app.details.once("close", self.reader.close)
             self.reader = CompareReader(self.watch_app.home, ident)
         if self.reader is not None:
-            self.reader.width = self.size.width or self.app.size.width
+            self.reader.width = self.room
             self.watch_app.details.every("compare", EVERY, self.reader.poll)
 
     def leave(self) -> None:
@@ -125,8 +129,8 @@ class CompareView(View):
     def pane_changed(self) -> None:
         """The head has another width."""
         super().pane_changed()
-        if self.reader is not None and self.size.width:
-            self.reader.width = self.size.width
+        if self.reader is not None:
+            self.reader.width = self.room
         self._asked = (-1, -1)
         self._difference()
 
@@ -164,7 +168,7 @@ class CompareView(View):
             return
         self._asked = (index, serial)
         reader, ident, cursor = self.reader, self.ident, self.panes[ROW_LIST].cursor
-        width = max(20, (self.panes[DIFFERENCE].size.width or self.size.width) - 1)  # 0 while it is not shown
+        width = max(20, (self.panes[DIFFERENCE].size.width or self.room) - 1)  # 0 while it is not shown
 
         def read() -> tuple[str, int, list[Text]]:
             return ident, cursor, reader.difference(index, width)

@@ -34,8 +34,9 @@ class DetailView(View):
     ACTIONS = ("previous_iteration", "next_iteration", "first_iteration", "last_iteration", "next_pane", "fold", "kill",
                "pause", "message", "mark", "disk")  # fmt: skip
 
-    def compose(self) -> ComposeResult:
-        """Six panes under the instance's head."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.ident = ""
         self.now: DetailNow | None = None
         self.reader: DetailReader | None = None
@@ -53,6 +54,9 @@ class DetailView(View):
             Lines("detail-talk", cursor=False, empty="nothing was said yet", follow=True),
             Lines("detail-log", cursor=False, empty="the agent's own log is empty", follow=True),
         ]
+
+    def compose(self) -> ComposeResult:
+        """Six panes under the instance's head."""
         box = [Pane(pane, name) for pane, name in zip(self.panes, NAMES, strict=True)]
         yield Bar("detail-head", lines=0)
         # The order of the tab key is that of `panes`: the stacks name the panes in another one.
@@ -100,7 +104,7 @@ class DetailView(View):
         if self.reader is not None:
             wide_too = {NAMES[n] for n in (TALK, LOG) if self.panes[n].display and self.panes[n].size.height}
             self.reader.panes = frozenset({NAMES[self.pane_index]} | (wide_too if self.wide else set()))
-            self.reader.width = self.size.width
+            self.reader.width = self.room
             self.watch_app.details.hurry("detail")
 
     def loaded(self, name: str, value: Any, error: BaseException | None) -> None:
@@ -137,7 +141,7 @@ class DetailView(View):
             self._talk(*now.talk)
         if now.log is not None:
             self.panes[LOG].show(self._log.grow(now.log))
-        self._heads()
+        self.heads()
 
     def _windows(self) -> None:
         """Read the lines of the list that are seen but not there."""
@@ -180,7 +184,7 @@ class DetailView(View):
         """Its counts and curves."""
         if not self.ident and snapshot.instances:
             self.enter(snapshot.instances[0].id)
-        self._heads()
+        self.heads()
 
     def instance(self) -> Instance | None:
         """The running instance, if it runs."""
@@ -191,8 +195,9 @@ class DetailView(View):
             return next((one for one in snapshot.instances if one.kind == "main"), None)
         return snapshot.instance(self.ident)
 
-    def _heads(self) -> None:
-        one, width = self.instance(), self.size.width
+    def heads(self) -> None:
+        """The instance, and its iteration."""
+        one, width = self.instance(), self.room
         if one is not None:
             lines = draw(instance_head(one, width), width)
         else:

@@ -19,14 +19,18 @@ class EventsView(View):
     TITLE = "events"
     ACTIONS = ("open", "bottom", "top")
 
-    def compose(self) -> ComposeResult:
-        """A table that stays at its end until the cursor is moved."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.table: Table[Event] = Table(
             EVENTS, key=lambda row: row.id, words=lambda row: f"{row.kind} {row.subject} {row.text}"
         )
         lines = Lines("events-table", empty=EMPTY, follow=True)
         self.panes = [lines]
-        yield lines
+
+    def compose(self) -> ComposeResult:
+        """A table that stays at its end until the cursor is moved."""
+        yield self.pane
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """New events."""

@@ -31,8 +31,9 @@ class GenerationsView(View):
     TITLE = "generations"
     ACTIONS = ("open", "rollback", "copy", "next_pane")
 
-    def compose(self) -> ComposeResult:
-        """Three panes."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.now: GenerationsNow | None = None
         self._feed: GenerationsFeed | None = None
         self._asked: int | None = None
@@ -47,6 +48,9 @@ class GenerationsView(View):
             Lines("promotions-table", empty="No promotion yet: P on a candidate of a finished campaign (2)."),
             Lines("generations-code", cursor=False, empty="the first generation: there is nothing before it"),
         ]
+
+    def compose(self) -> ComposeResult:
+        """Three panes."""
         left = (Pane(self.panes[0], "generations"), Pane(self.panes[1], "promotions"))
         yield Bar("generations-head", lines=0)
         yield Body([Stack(left, "2fr", split=True), Stack((Pane(self.panes[CODE], "code"),), "3fr")])
@@ -89,7 +93,7 @@ class GenerationsView(View):
         if self.now is not None and now.serial == self.now.serial:
             return
         self.now = now
-        self.query_one("#generations-head", Bar).put(*draw(head(now, self.size.width), self.size.width))
+        self.heads()
         self.panes[0].show(self.generations.fill(now.generations))
         self.panes[1].show(self.promotions.fill(now.promotions))
         self._code()
@@ -105,6 +109,11 @@ class GenerationsView(View):
     def _change(self, number: int) -> object:
         assert self._feed is not None
         return self._feed.change(number)
+
+    def heads(self) -> None:
+        """What main is."""
+        if self.now is not None:
+            self.query_one("#generations-head", Bar).put(*draw(head(self.now, self.room), self.room))
 
     # -- keys
 

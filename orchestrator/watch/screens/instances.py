@@ -31,12 +31,16 @@ class InstancesView(View):
     TITLE = "instances"
     ACTIONS = ("open", "kill", "pause", "message", "mark", "disk", "stop", "sort")
 
-    def compose(self) -> ComposeResult:
-        """A table."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.table: Table[Instance] = Table(COLUMNS, key=lambda row: row.id, words=words)
         lines = Lines("instances-table", empty="looking…")
         self.panes = [lines]
-        yield lines
+
+    def compose(self) -> ComposeResult:
+        """A table."""
+        yield self.pane
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Other numbers: only cells that differ are drawn."""

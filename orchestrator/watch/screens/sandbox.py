@@ -24,8 +24,9 @@ class SandboxView(View):
     TITLE = "sandbox"
     ACTIONS = ("sort", "copy", "kill", "pause")
 
-    def compose(self) -> ComposeResult:
-        """A head and a table."""
+    def __init__(self) -> None:
+        """Made whole at once: news may come before it is composed."""
+        super().__init__()
         self.ident = ""
         self.changes: Changes | None = None
         self._instance: Instance | None = None
@@ -34,8 +35,11 @@ class SandboxView(View):
         )
         lines = Lines("sandbox-table", empty=EMPTY)
         self.panes = [lines]
+
+    def compose(self) -> ComposeResult:
+        """A head and a table."""
         yield Bar("sandbox-head", lines=0)
-        yield lines
+        yield self.pane
 
     def enter(self, ident: str) -> None:
         """An instance or a trial; empty: the one of before, else main or the first that runs."""
@@ -79,9 +83,14 @@ class SandboxView(View):
         if ident != self.ident or changes is self.changes:
             return
         self.changes = changes
-        self.query_one("#sandbox-head", Bar).put(*head(changes, ident, self.size.width).split("\n"))
+        self.heads()
         self.pane.set_empty(changes.note or "nothing was changed")
         self.pane.show(self.table.fill(changes.rows))
+
+    def heads(self) -> None:
+        """How many changes of each kind."""
+        if self.changes is not None:
+            self.query_one("#sandbox-head", Bar).put(*head(self.changes, self.ident, self.room).split("\n"))
 
     def target(self) -> Target:
         """The path for the clipboard, the instance for the steps."""
