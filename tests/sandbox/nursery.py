@@ -1,4 +1,4 @@
-"""`nursery.py STATE ROUNDS PARALLEL SEED`: kills supervisors right after a launch, and counts what outlives them.
+"""`nursery.py STATE ROUNDS PARALLEL SEED [memory]`: kills supervisors right after a launch; counts what outlives them.
 
 Orphans become children of this process (a subreaper), however they are called and however far they have come: so
 nothing of a killed supervisor is left as soon as there are no more children here, and no survivor can be overlooked.
@@ -21,7 +21,7 @@ from pathlib import Path
 from sandbox import bwrap, filter, runner
 from sandbox.host import Host
 from sandbox.process import Sandbox
-from sandbox.spec import Overlay, SandboxSpec
+from sandbox.spec import Limits, Overlay, SandboxSpec
 
 PR_SET_CHILD_SUBREAPER = 36
 PATIENCE = 30.0  # seconds until a process counts as a survivor
@@ -36,8 +36,10 @@ def supervise(state: Path, say: int) -> None:
     host.own(lower)
     os.write(say, b"g")
     for number in range(1000):
-        upper, work = host.make_upper(state / "uppers", str(number))
-        spec = SandboxSpec(("sleep", "3600"), "/app", overlays=(Overlay("/app", (lower,), upper, work),))
+        limits = Limits(upper="memory" if sys.argv[5:] == ["memory"] else "disk")
+        upper, work = host.make_upper(host.space(state / f"uppers{number}", limits), "0")
+        overlays = (Overlay("/app", (lower,), upper, work),)
+        spec = SandboxSpec(("sleep", "3600"), "/app", overlays=overlays, limits=limits)
         Sandbox.start(host, spec)
         os.write(say, b"s")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,15 +16,19 @@ import pytest
 
 from sandbox import orphans, usage
 from sandbox.diff import diff
+from sandbox.doctor import PROBE
 from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.host import Host
 from sandbox.layers import freeze, read_layered
+from sandbox.memory import Watchdog
 from sandbox.process import Sandbox
+from sandbox.selftest import CALLS
 from sandbox.spec import Limits, Overlay, SandboxSpec
 from tests.sandbox.test_layers import FILES, SCRIPT
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
 
+ROOT = Path(__file__).resolve().parents[2]
 MEMORY = Limits(upper="memory", disk_mb=8, inodes=300, seconds=40)
 Make = Callable[..., Overlay]
 
@@ -242,6 +247,18 @@ def test_nothing_outlives_its_owner(tmp_path: Path, number: signal.Signals) -> N
     assert not os.path.lexists(layers), "the next start clears it"
 
 
+def test_owners_killed_right_after_a_launch(tmp_path: Path) -> None:
+    """While a ramdisk is being made, or a sandbox started in it. Neither a process nor memory is left."""
+    held = _shared_memory()
+    words = [sys.executable, "-m", "tests.sandbox.nursery", str(tmp_path), "24", "8", "2", "memory"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["rounds"], found["survivors"]) == (24, 0)
+    assert _shared_memory() < held + 40_000
+    assert not list(tmp_path.glob("*/ramdisks/*"))
+
+
 def _shared_memory() -> int:
     """kB of all tmpfs and memory files of this machine."""
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -263,8 +280,6 @@ def test_the_owner_of_a_ramdisk_dies_with_a_half_made_one(host: Host, tmp_path: 
 
 @pytest.mark.parametrize("enforcer", ["best", "watchdog"])
 def test_it_counts_as_memory(inside: Callable, host: Host, ramdisk: Made, enforcer: str) -> None:
-    from sandbox.memory import Watchdog
-
     if enforcer == "watchdog":
         host.memory, host.memory_enforcer = Watchdog("for this test"), "watchdog"
     limits = replace(MEMORY, disk_mb=200, memory_mb=60)
@@ -282,10 +297,10 @@ def test_ramdisks_of_several_sandboxes_do_not_meet(inside: Callable, ramdisk: Ma
 
 
 def test_promises_hold_in_it_too(host: Host, inside: Callable, ramdisk: Made) -> None:
-    from sandbox.doctor import PROBE
-
-    outcome, text = inside(PROBE, workdir="/app", overlays=(ramdisk({"old": "old\n"}),), limits=MEMORY)
-    assert (outcome.exit_code, text) == (0, "")
+    for script, python in ((PROBE, False), (CALLS, True)):
+        overlays = (ramdisk({"old": "old\n"}),)
+        outcome, text = inside(script, python=python, workdir="/app", overlays=overlays, limits=MEMORY)
+        assert (outcome.exit_code, text) == (0, "")
 
 
 @pytest.mark.parametrize(
