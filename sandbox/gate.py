@@ -29,8 +29,11 @@ PORT = 3128  # on 127.0.0.1 inside
 NUMBER = 63  # of the socket pair's end inside, until the command starts
 PROGRAM = "/run/sia-gate.py"
 JOIN_SECONDS = 5.0
+# Descriptors in flight are counted per user: while an instance holds as many as its limit allows, another one with the
+# same limit can send none. So this program has a higher one until the command starts.
+SPARE = 8192
 SOURCE = f"""\
-import os, signal, socket, sys
+import os, resource, signal, socket, sys
 channel = socket.socket(fileno={NUMBER})
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -39,12 +42,16 @@ listener.listen(64)
 socket.send_fds(channel, [b"l"], [listener.fileno()])
 channel.close()
 listener.close()
+most = int(sys.argv[1])
+if most:
+    most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 try:
-    os.execvp(sys.argv[1], sys.argv[1:])
+    os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:
-    print(sys.argv[1] + ": " + os.strerror(error.errno), file=sys.stderr)
+    print(sys.argv[2] + ": " + os.strerror(error.errno), file=sys.stderr)
     sys.stderr.flush()
     os._exit(126 if isinstance(error, PermissionError) else 127)
 """
@@ -83,7 +90,7 @@ class Gate:
         env |= {"NO_PROXY": direct, "no_proxy": direct}
         return dataclasses.replace(
             spec,
-            command=(str(spec.python), "-I", "-S", PROGRAM, *spec.command),
+            command=(str(spec.python), "-I", "-S", PROGRAM, str(spec.limits.open_files or 0), *spec.command),
             env={**spec.env, **env},
             files={**spec.files, PROGRAM: SOURCE.encode()},
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -104,10 +106,22 @@ class Launcher:
             self._count += 1
             data = json.dumps({**message, "launch": self._count}).encode()
             try:
-                socket.send_fds(self.channel, [data], list(fds))
+                self._send(data, list(fds))
             except OSError as error:
                 raise SandboxFailed(f"the spawner does not take the launch ({error.strerror})") from None
             return self._count
+
+    def _send(self, data: bytes, fds: list[int]) -> None:
+        """One packet. The kernel counts descriptors in flight per user: an instance that holds as many as it may have
+        open keeps others of the same user from sending any, except those who may have more open than it."""
+        try:
+            socket.send_fds(self.channel, [data], fds)
+        except OSError as error:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if error.errno != errno.ETOOMANYREFS or soft == hard:
+                raise
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            socket.send_fds(self.channel, [data], fds)
 
     def sets_limits(self, groups: Sequence[str], *, inside: bool = False) -> bool:
         """Whether the spawner sets limits of single processes itself; else they are set on pid 1 while it waits."""

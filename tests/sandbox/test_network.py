@@ -2,138 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import http.server
-import json
-import os
-import resource
 import shutil
 import socket
-import socketserver
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandbox import connections, gate, proxy
-from sandbox.errors import CannotIsolate
 from sandbox.host import Host
-from sandbox.process import Outcome, Sandbox
-from sandbox.spec import Limits, SandboxSpec
+from tests.sandbox import network_kit
+from tests.sandbox.network_kit import Inside, Site, serving
 
+site, within, shell = network_kit.site, network_kit.within, network_kit.shell
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
-
-# Inside, before each script: a connection to the proxy that said `words`, and what it answered.
-SAY = """
-import os, socket, sys, time, urllib.request, urllib.error
-def ask(words, more=b"", port=3128):
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
-        line.sendall(words)
-        data = b""
-        try:
-            while piece := line.recv(65536):
-                data += piece
-        except ConnectionResetError:
-            data += b"(reset)"
-        return data
-def status(words):
-    return ask(words).split(b"\\r\\n")[0].decode()
-"""
-
-
-class _Site(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        body = f"{self.path} for {self.headers['Host']}".encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
-class _Lines(socketserver.BaseRequestHandler):
-    """Counts what it is sent, and who is there at the same time; answers at the end."""
-
-    def handle(self) -> None:
-        server: Any = self.server
-        with server.lock:
-            server.now += 1
-            server.most = max(server.most, server.now)
-        size = 0
-        try:
-            while data := self.request.recv(1 << 20):
-                size += len(data)
-            self.request.sendall(str(size).encode())
-        except OSError:
-            pass
-        with server.lock:
-            server.now -= 1
-            server.got += size
-
-
-@contextlib.contextmanager
-def serving(handler: Any, kind: Any = http.server.ThreadingHTTPServer) -> Iterator[Any]:
-    server = kind(("127.0.0.1", 0), handler)
-    server.lock, server.now, server.most, server.got = threading.Lock(), 0, 0, 0
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _Threads(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
-@pytest.fixture
-def site() -> Iterator[int]:
-    with serving(_Site) as server:
-        yield server.server_address[1]
-
-
-@pytest.fixture
-def lines() -> Iterator[Any]:
-    with serving(_Lines, _Threads) as server:
-        yield server
-
-
-Inside = Callable[..., tuple[Outcome, str]]
-
-
-@pytest.fixture
-def within(inside: Inside) -> Inside:
-    """`within(script, network)`: a Python script with SAY before it."""
-
-    def run(script: str, network: tuple[str, ...], **fields: object) -> tuple[Outcome, str]:
-        return inside(SAY + script, python=True, network=network, **fields)
-
-    return run
-
-
-@pytest.fixture
-def shell(inside: Inside) -> Inside:
-    """`shell(script, network)`: a shell script; the interpreter that the allow-list needs is there."""
-
-    def run(script: str, network: tuple[str, ...], **fields: object) -> tuple[Outcome, str]:
-        return inside("", python=True, network=network, **{"command": ("sh", "-c", script), **fields})
-
-    return run
 
 
 def test_three_ways_out(within: Inside, host: Host, site: int) -> None:
@@ -230,7 +114,7 @@ def test_everything_else_is_refused_and_recorded(within: Inside, host: Host, sit
         return known[name]
 
     host.resolve = resolve
-    with socket.socket() as unused, serving(_Site) as elsewhere:
+    with socket.socket() as unused, serving(Site) as elsewhere:
         unused.bind(("127.0.0.1", 0))
         ports = {"site": site, "other": elsewhere.server_address[1], "closed": unused.getsockname()[1]}
         words = [line.format(**ports) for line, _ in REFUSED]
@@ -324,186 +208,3 @@ def test_a_second_request_stays_with_the_first_destination(within: Inside, site:
     outcome, text = within(f"print(ask(b'{two}').decode())", (f"127.0.0.1:{site}",))
     assert f"/1 for 127.0.0.1:{site}" in text and "evil" not in text
     assert [(c.host, c.allowed) for c in outcome.connections] == [("127.0.0.1", True)]
-
-
-def test_slow_requests_give_up_their_place(within: Inside, site: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "REQUEST_SECONDS", 1.0)
-    monkeypatch.setattr(proxy, "AT_ONCE", 8)
-    script = f"""
-held = [socket.create_connection(("127.0.0.1", 3128), 20) for _ in range(16)]
-for line in held[:8]:
-    line.sendall(b"GET ")
-start = time.monotonic()
-print(status(b"GET http://127.0.0.1:{site}/ HTTP/1.0\\r\\n\\r\\n"))
-print(time.monotonic() - start > 0.5)
-print(held[0].recv(100).split(b"\\r\\n")[0].decode())
-"""
-    outcome, text = within(script, (f"127.0.0.1:{site}",))
-    assert text.splitlines() == ["HTTP/1.1 200 OK", "True", "HTTP/1.1 408 Request Timeout: no request within 1 s"]
-    assert sum("no request within" in c.detail for c in outcome.connections) >= 8
-
-
-@pytest.mark.parametrize("head", ["b'GET http://127.0.0.1/' + b'a' * 10**6", "b'A' * 10**6", "b'\\r\\n' * 10**5"])
-def test_endless_heads_are_cut(within: Inside, head: str) -> None:
-    outcome, text = within(f"print(ask({head})[:30])", ("127.0.0.1:1",))
-    assert "400 Bad Request" in text or "reset" in text
-    assert len(outcome.connections) == 1 and not outcome.connections[0].allowed
-
-
-def test_many_connections_wait_for_their_turn(within: Inside, lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "AT_ONCE", 8)
-    port = lines.server_address[1]
-    script = f"""
-import threading
-done = []
-def one():
-    with socket.create_connection(("127.0.0.1", 3128), 30) as line:
-        line.sendall(b"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\nhello")
-        line.shutdown(socket.SHUT_WR)
-        done.append(line.makefile("rb").read()[-1:])
-threads = [threading.Thread(target=one) for _ in range(100)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(len(done), set(done))
-"""
-    outcome, text = within(script, (f"127.0.0.1:{port}",))
-    assert text == "100 {b'5'}\n"
-    assert 0 < lines.most <= 9 and len(outcome.connections) == 100  # 9: it may count one that is just leaving
-
-
-def test_the_record_has_a_bound(within: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "KEPT", 5)
-    outcome, _ = within("for _ in range(12): ask(b'CONNECT evil.test:1 HTTP/1.1\\r\\n\\r\\n')", ("good.test:1",))
-    assert (len(outcome.connections), outcome.connections_dropped) == (5, 7)
-
-
-def test_a_flood_is_paced_and_takes_no_memory(within: Inside, lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "BYTES_PER_SECOND", 40 << 20)
-    port, size = lines.server_address[1], 120 << 20
-    script = f"""
-line = socket.create_connection(("127.0.0.1", 3128), 60)
-line.sendall(b"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\n")
-line.recv(100)
-start, block = time.monotonic(), b"x" * (1 << 20)
-for _ in range({size >> 20}): line.sendall(block)
-line.shutdown(socket.SHUT_WR)
-print(int(line.recv(100)) == {size}, time.monotonic() - start > 1.5)
-"""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outcome, text = within(script, (f"127.0.0.1:{port}",))
-    assert text == "True True\n"
-    assert outcome.connections[0].sent == size
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32_000  # kB
-
-
-def test_everything_ends_with_the_sandbox(host: Host, lines: Any) -> None:
-    port = lines.server_address[1]
-    script = f"{SAY}\nask(b'CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\nx')"
-    spec = SandboxSpec(
-        (sys.executable, "-I", "-c", script), "/tmp", network=(f"127.0.0.1:{port}",), python=Path(sys.executable)
-    )
-    before = threading.active_count() - lines.now
-    with Sandbox.start(host, spec) as sandbox:
-        _until(lambda: lines.now == 1)
-        start = time.monotonic()
-        sandbox.kill()
-        took = time.monotonic() - start
-        outcome = sandbox.wait()
-    _until(lambda: lines.now == 0)
-    assert outcome is not None and outcome.signal == 9 and took < 10
-    assert [c.detail for c in outcome.connections] in (["still open when the sandbox ended"], [""])
-    _until(lambda: threading.active_count() <= before + 2)  # the watchdogs
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_launches_leave_nothing(within: Inside, site: int) -> None:
-    def run() -> None:
-        within(f"status(b'GET http://127.0.0.1:{site}/ HTTP/1.0\\r\\n\\r\\n')", (f"127.0.0.1:{site}",))
-
-    run()
-    gc.collect()
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(5):
-        run()
-    gc.collect()
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    assert "sandbox-proxy" not in {thread.name for thread in threading.enumerate()}
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        assert probe.connect_ex(("127.0.0.1", gate.PORT)) != 0  # the listener was never one of ours
-
-
-def test_exit_codes_and_signals_are_the_commands_own(shell: Inside) -> None:
-    for script, expected in (
-        ("exit 7", (7, None)),
-        ("kill -PIPE $$", (None, 13)),
-        ("yes | head -1; exit 0", (0, None)),
-    ):
-        outcome, _ = shell(script, ("a.test:1",))
-        assert (outcome.exit_code, outcome.signal) == expected
-    outcome, text = shell("", ("a.test:1",), command=("nosuch",))
-    assert outcome.exit_code == 127 and "nosuch" in text
-
-
-@pytest.mark.bad_input
-def test_bad_input_allow_list_of_a_sandbox(inside: Inside, shell: Inside) -> None:
-    with pytest.raises(CannotIsolate) as caught:
-        shell("true", ("example.org",))
-    print(caught.value.render())
-    with pytest.raises(CannotIsolate, match="needs a Python inside"):
-        inside("true", network=("example.org:80",))
-
-
-def test_limits_still_end_it(within: Inside) -> None:
-    outcome, _ = within("time.sleep(60)", ("a.test:1",), limits=Limits(seconds=1))
-    assert outcome.limit == "seconds"
-
-
-@pytest.mark.parametrize("kind", ["pipe", "directory", "unix", "datagram", "elsewhere", "not listening", "nothing"])
-def test_only_the_listener_that_was_agreed_is_served(kind: str) -> None:
-    """What comes out of a sandbox in its place is closed, and serves nobody."""
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    way_out = gate.Gate(("a.test:1",), lambda name, port: [])
-    with contextlib.ExitStack() as stack:
-        inside = stack.enter_context(socket.socket(fileno=os.dup(way_out.connect())))
-        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
-        datagram = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        elsewhere = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        idle = stack.enter_context(socket.socket())
-        null = stack.enter_context(open(os.devnull))
-        directory = os.open("/", os.O_PATH)
-        stack.callback(os.close, directory)
-        sent = {"pipe": null, "unix": unix, "datagram": datagram, "elsewhere": elsewhere, "not listening": idle}
-        number = directory if kind == "directory" else sent[kind].fileno() if kind in sent else None
-        socket.send_fds(inside, [b"l"], [] if number is None else [number, number])
-        way_out.open()
-        way_out._thread.join(10)
-        assert not way_out._thread.is_alive()
-    way_out.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_the_command_line_takes_an_allow_list(site: int, tmp_path: Path) -> None:
-    def sia(*words: str) -> subprocess.CompletedProcess[str]:
-        root = Path(__file__).resolve().parents[2]
-        command = [sys.executable, "-m", "orchestrator", "sandbox", "run", *words]
-        environment = {**os.environ, "PYTHONPATH": str(root)}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
-    fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
-    words = ("--network", f"allow:127.0.0.1:{site}", "--", "python", "-c", fetch)
-    found = sia(*words, f"http://127.0.0.1:{site}/cli")
-    assert (found.returncode, found.stdout) == (0, f"/cli for 127.0.0.1:{site}\n"), found.stderr
-    assert f"@ 127.0.0.1:{site} " in found.stderr and "bytes sent" in found.stderr
-    found = sia("--json", *words, "http://evil.test/")
-    record = json.loads(found.stdout.splitlines()[-1])
-    assert [(c["host"], c["allowed"]) for c in record["connections"]] == [("evil.test", False)]
-    for wrong in (["host", "allow:a.test:1"], ["a.test:1"], ["allow:a.test"]):
-        found = sia(*(word for value in wrong for word in ("--network", value)), "--", "true")
-        assert found.returncode in (2, 78) and "fix:" in found.stderr
