@@ -34,6 +34,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("pause", "orchestrator.cli.steps:pause", "Stop a running instance where it is."),
     ("resume", "orchestrator.cli.steps:resume", "Let a paused instance go on."),
     ("status", "orchestrator.cli.status:status", "One look at what runs."),
+    ("watch", "orchestrator.cli.watch:watch", "The live dashboard: watch the instances, step in."),
     ("gc", "orchestrator.cli.gc:collect", "Remove what nothing refers to any more."),
     ("log show", "orchestrator.cli.log:show", "Show iterations of a trial or of the main instance."),
     ("log diff", "orchestrator.cli.log:diff", "Compare the iteration logs of two trials."),

@@ -231,7 +231,7 @@ def _left(view: CampaignView, parallel: int, now: float) -> Left:
         mine = took.get(trial.task)
         expected = sum(mine) / len(mine) if mine else usual
         if trial.state == "running" and trial.started:
-            expected = max(0.0, expected - (now - trial.started))
+            expected = max(0.0, expected - max(0.0, now - trial.started))
         seconds, longest = seconds + expected, max(longest, expected)
     each = [_mean([trial.record for trial in done if trial.record], name) for name in ("cost", "tokens")]
     cost, tokens = (None if one is None else one * len(waiting) for one in each)

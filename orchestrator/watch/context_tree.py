@@ -52,6 +52,24 @@ def plain(text: str, title: str) -> Node:
     return Node(one_line(title, TITLE), "", one_line(shown[:SUMMARY]), shown, len(text), True)
 
 
+def readable(entries: str) -> str:
+    """Entries of a context as indented text, whole and harmless; what is no XML stays as it is."""
+    root = _parsed(f"<entries>{entries}</entries>")
+    if root is None:
+        return printable(entries)
+    made = _Builder(set()).root(root)
+    return "\n".join(line for child in made.children for line in _lines(child, ""))
+
+
+def _lines(node: Node, indent: str) -> Iterator[str]:
+    yield indent + node.title
+    if node.text:
+        yield from (f"{indent}  {line}" for line in node.text.split("\n"))
+    for child in node.children:
+        if child.text or child.children or child.title != child.tag:  # an empty <stderr/> says nothing
+            yield from _lines(child, indent + "  ")
+
+
 class _Builder:
     def __init__(self, known: set[bytes]) -> None:
         self._known = known

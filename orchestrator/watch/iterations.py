@@ -16,8 +16,10 @@ from orchestrator.errors import UsageError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import Home
 from orchestrator.journal import Exchange, Journal
+from orchestrator.trajectory import observed
 from orchestrator.untrusted import one_line, printable
 from orchestrator.watch import reading
+from orchestrator.watch.context_tree import readable
 from orchestrator.watch.searching import Searcher
 
 TAIL = 256 * 1024  # bytes of stdout and stderr that are shown
@@ -179,12 +181,13 @@ class Iterations:
         return exchange
 
     def effect(self, n: int) -> str | None:
-        """What came of it: entries of the following context that this one did not show; None if there is none yet."""
-        from orchestrator.trajectory import observed
+        """What came of it, as readable text: entries of the following context that this one did not show.
 
+        None if there is none yet.
+        """
         if n >= self.count:
             return None
-        return printable(observed(self.get(n), self.get(n + 1)))
+        return readable(observed(self.get(n), self.get(n + 1)))
 
     def search(
         self, text: str, start: int, direction: Direction = 1, *, stop: Callable[[], bool] | None = None

@@ -116,12 +116,12 @@ def percent(amount: float | None) -> str:
 
 
 def clock(moment: float, now: float | None = None) -> str:
-    """A time of day; with the day before it where that is another one than `now`'s."""
+    """A time of day; `05-12 10:00` where the day is another one than `now`'s, the day alone of another year."""
     there = time.localtime(moment)
     today = time.localtime(time.time() if now is None else now)
     if there[:3] == today[:3]:
         return time.strftime("%H:%M:%S", there)
-    return time.strftime("%Y-%m-%d %H:%M", there) if there[0] != today[0] else time.strftime("%m-%d %H:%M", there)
+    return time.strftime("%Y-%m-%d", there) if there[0] != today[0] else time.strftime("%m-%d %H:%M", there)
 
 
 def bar(part: float, width: int, style: str = "") -> Text:

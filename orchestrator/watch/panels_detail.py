@@ -95,7 +95,7 @@ def node_label(node: Node, width: int, *, folded: bool) -> Text:
     return marks.cut(label, width)
 
 
-def context(node: Node, width: int, *, lines: int = 200, depth: int = 2) -> RenderableType:
+def context(node: Node, width: int, *, lines: int = 200, depth: int = 5) -> RenderableType:
     """The tree as text: new entries with their content, others folded into a line each."""
     shown: list[Text] = []
     for row in _unfolded(node, width, 0, depth, max(3, lines // 4)):

@@ -40,8 +40,11 @@ def _time(instance: Instance) -> Text:
 
 
 def _rate(instance: Instance) -> float | None:
+    """Tokens per second of late; of an instance that was just met, since its start."""
     recent = instance.token_history[-5:]
-    return sum(recent) / len(recent) if recent else None
+    if recent:
+        return sum(recent) / len(recent)
+    return instance.tokens / instance.elapsed if instance.elapsed > 0 else None
 
 
 def _limit_bar(instance: Instance) -> Text:

@@ -12,18 +12,23 @@ from orchestrator.untrusted import printable
 FOLDS = 40  # rows of the screen that one line may take
 
 
-def rows(text: str, width: int, style: str = "") -> Iterator[Text]:
-    """The rows of a text that is made harmless here. Very long lines are cut after some rows, and say so."""
+def rows(text: str, width: int, style: str = "", *, tail: bool = False) -> Iterator[Text]:
+    """The rows of a text that is made harmless here. Of a very long line its beginning is shown (or, with `tail`, its
+    end), and how much is left out."""
+    width = max(2, width)
     for line in printable(text).split("\n"):
         clean = line.expandtabs(4)
         if len(clean) <= width and cell_len(clean) <= width:
             yield Text(clean, style, no_wrap=True)
             continue
-        pieces = chop_cells(clean[: (FOLDS + 1) * width], max(2, width))
-        yield from (Text(piece, style, no_wrap=True) for piece in pieces[:FOLDS])
-        shown = sum(len(piece) for piece in pieces[:FOLDS])
-        if shown < len(clean):
-            yield Text(f"… {len(clean) - shown:,} more characters on this line", "dim", no_wrap=True)
+        most = FOLDS * width
+        part = clean[-most:] if tail else clean[:most]
+        left = Text(f"… {len(clean) - len(part):,} more characters on this line", "dim", no_wrap=True)
+        if tail and len(part) < len(clean):
+            yield left
+        yield from (Text(piece, style, no_wrap=True) for piece in chop_cells(part, width))
+        if not tail and len(part) < len(clean):
+            yield left
 
 
 def block(text: str, width: int, lines: int, style: str = "", *, indent: str = " ", tail: bool = False) -> Text:
@@ -32,7 +37,7 @@ def block(text: str, width: int, lines: int, style: str = "", *, indent: str = "
     whole = text.split("\n")
     part = whole[-lines:] if tail else whole[:lines]
     made = []
-    for row in rows("\n".join(part), inner, style):
+    for row in rows("\n".join(part), inner, style, tail=tail):
         made.append(row)
         if len(made) > lines and not tail:
             break

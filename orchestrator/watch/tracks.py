@@ -81,6 +81,10 @@ class Tracks:
         track.note(row, now)
         quiet = None if track.active is None else max(0.0, now - track.active)
         pause = row["paused_seconds"] + (now - row["paused"] if row["paused"] is not None else 0.0)
+        elapsed = max(0.0, now - row["started"] - pause)
+        percent = track.percent
+        if percent is None and row["cpu"] is not None and elapsed > 0:
+            percent = 100 * row["cpu"] / elapsed
         return Instance(
             id=row["id"],
             kind=row["kind"],
@@ -95,10 +99,10 @@ class Tracks:
             last_action=row["last_action"],
             tokens=row["tokens"],
             cost=row["cost"],
-            cpu_percent=track.percent,
+            cpu_percent=percent,
             memory_mb=row["memory_mb"],
             disk_mb=row["disk_mb"],
-            elapsed=max(0.0, now - row["started"] - pause),
+            elapsed=elapsed,
             limit=row["limit_seconds"],
             quiet=quiet,
             started=row["started"],

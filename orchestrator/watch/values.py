@@ -79,7 +79,7 @@ class Instance:
     last_action: str | None
     tokens: int
     cost: float | None
-    cpu_percent: float | None  # of one core, since the poll before; None until two polls saw it
+    cpu_percent: float | None  # of one core, between the owner's last two writes; at first since its start
     memory_mb: float | None
     disk_mb: float | None
     elapsed: float  # since it was started, pauses left out
