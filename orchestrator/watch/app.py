@@ -76,9 +76,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Every key that the filter's line did not take."""
         app = self.app
         assert isinstance(app, WatchApp)
-        event.stop()
-        event.prevent_default()
-        app.key(event)
+        if app.screen is not self:  # a dialog was opened by the key before this one
+            event.stop()
+            app.screen.post_message(events.Key(event.key, event.character))
+        elif app.key(event):  # else a line of text may have a use for it
+            event.stop()
+            event.prevent_default()
 
 
 class WatchApp(App[int], inherit_bindings=False):
@@ -262,15 +265,15 @@ class WatchApp(App[int], inherit_bindings=False):
 
     # -- keys
 
-    def key(self, event: events.Key) -> None:
-        """A key of the main screen."""
+    def key(self, event: events.Key) -> bool:
+        """A key of the main screen; whether it was used up."""
         if self.focused is not None:
-            self._filter_key(event)
-            return
+            return self._filter_key(event)
         self.note.fade()
         action = self.keymap.action(event.key, event.character)
         if action is not None:
             self.act(action)
+        return True
 
     def act(self, name: str) -> None:
         """Carry out an action by name: from a key, the palette, the footer, the mouse."""
@@ -345,14 +348,19 @@ class WatchApp(App[int], inherit_bindings=False):
         line.cursor_position = len(line.value)
         self.main.set_focus(line)
 
-    def _filter_key(self, event: events.Key) -> None:
+    def _filter_key(self, event: events.Key) -> bool:
         if event.key == "escape":
             self.view.set_filter("", done=True)
             self._close_filter()
-        elif event.key in ("down", "up", "pagedown", "pageup", "tab"):
-            action = self.keymap.action(event.key, None)
-            if action is not None:
-                self.view.act(action)
+            self.refresh_bars()
+            return True
+        if event.key in ("down", "up", "pagedown", "pageup") and (action := self.keymap.action(event.key, None)):
+            self.view.act(action)
+            return True
+        if event.is_printable and isinstance(self.focused, Input):  # typed before the line had the focus
+            self.focused.insert_text_at_cursor(event.character or "")
+            return True
+        return False
 
     def _close_filter(self) -> None:
         self.main.set_focus(None)

@@ -79,9 +79,12 @@ class Dialog(ModalScreen[str | None], inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """Keys of a dialog: its own first, then scrolling."""
+        used = self.pressed(event)
+        if self.focused is not None and not used:
+            return  # the line of text may have a use for it
         event.stop()
         event.prevent_default()
-        if self.pressed(event) or self.focused is not None:
+        if used:
             return
         action = self.watch_app.keymap.action(event.key, event.character)
         if action in MOVES:
@@ -106,8 +109,8 @@ class Confirm(Dialog):
     def __init__(self, title: str, explain: Callable[[], Outlook]) -> None:
         super().__init__(id="confirm")
         self._title, self._explain = title, explain
-        self._prompt = ""
-        self.ready = False
+        self._prompt = self._typed = ""
+        self.ready = self._failed = False
 
     def middle(self) -> ComposeResult:
         """The text, and a line to type where one is asked for."""
@@ -127,6 +130,7 @@ class Confirm(Dialog):
         if not self.is_attached:
             return
         if outlook is None:
+            self._failed = True
             self.text_is(message_of(error))
             self.keys_are(("esc", "close"))
             return
@@ -134,14 +138,19 @@ class Confirm(Dialog):
         self.text_is(outlook.text)
         if self._prompt:
             line = self.query_one("#dialog-input", Input)
-            line.placeholder, line.disabled = outlook.prompt, False
-            line.focus()
+            line.placeholder, line.disabled, line.value = outlook.prompt, False, self._typed
+            line.cursor_position = len(line.value)
+            self.set_focus(line)
             self.keys_are(("enter", "do it"), ("esc", "cancel"))
         else:
             self.keys_are(("y", "or enter: do it"), ("esc", "cancel"))
 
     def pressed(self, event: events.Key) -> bool:
-        """y and enter mean yes, once it is known what to."""
+        """y and enter mean yes, once it is known what to. Until then nothing but esc means anything."""
+        if not self.ready and not self._failed and event.key != "escape":
+            if event.is_printable:
+                self._typed += event.character or ""
+            return True
         if not self._prompt and (event.character in ("y", "Y") or event.key == "enter"):
             if self.ready:
                 self.dismiss("yes")

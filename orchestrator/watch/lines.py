@@ -205,7 +205,7 @@ class Lines(Widget):
 
     def _fold(self) -> None:
         fold = getattr(self.source, "fold", None)
-        if fold is not None:
+        if fold is not None and self.size.width:
             fold(self._inner())
 
     def _inner(self) -> int:
