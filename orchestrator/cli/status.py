@@ -1,9 +1,12 @@
-"""`sia status`: one look at what runs. Starts fast: the standard library and SQLite, nothing else."""
+"""`sia status`: one look at what runs. Starts fast: the standard library and SQLite, nothing else; but on a terminal
+it shows the panels of `sia watch`."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
@@ -24,14 +27,21 @@ from sandbox.orphans import look as look_for_orphans
 def status(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
     """Show the main instance, running campaigns, open promotions, and what a dead process left behind.
 
+    On a terminal it is the overview of `sia watch`, once; elsewhere one fact a line.
+
     Parameters
     ----------
     as_json
         Print it as JSON.
     """
-    found = look(locate())
+    home = locate()
+    found = look(home)
     if as_json:
         print(json.dumps(found, indent=2))
+    elif sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        from orchestrator.cli.watch import show  # imports rich
+
+        show(home, "instances", "")
     else:
         print("\n".join(lines(found)))
     return 0

@@ -34,7 +34,8 @@ def home(tmp_path: Path) -> Home:
 def run_row(home: Home, name: str, kind: str, pid: int, since: float, label: str, cost: float | None = None) -> None:
     with closing(database.connect(home.database)) as connection:
         connection.execute(
-            "INSERT INTO running VALUES (?, ?, ?, ?, ?, 'running', ?, 12, 3400, ?, ?)",
+            "INSERT INTO running (id, kind, supervisor, supervisor_started, label, state, started, iterations, tokens,"
+            " cost, updated) VALUES (?, ?, ?, ?, ?, 'running', ?, 12, 3400, ?, ?)",
             (name, kind, pid, since, label, time.time() - 300, cost, time.time()),
         )
 
