@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.home import Home
 
 Json = Annotated[bool, Parameter(name="--json")]
+DryRun = Annotated[bool, Parameter(name="--dry-run")]
 POLL = 0.2
 
 
@@ -36,6 +37,7 @@ def promote(
     campaign: str | None = None,
     accept: str | None = None,
     wait: bool = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
     """Promote a candidate that a campaign found better than the current generation.
@@ -53,9 +55,12 @@ def promote(
         A person's reason to promote an equivalent or inconclusive candidate, or one that was rolled back before.
     wait
         Wait until the promotion is decided; exit 1 if it was rolled back or given up.
+    dry_run
+        Only say what would happen.
     as_json
         Print the promotion as JSON.
     """
+    from orchestrator import outlook
     from orchestrator.campaign_store import find_judged
     from orchestrator.config import load_settings
     from orchestrator.promotion import promote as promote_judged
@@ -64,6 +69,9 @@ def promote(
     home = open_home()
     settings = load_settings(home.checkout)
     with closing(database.connect(home.database)) as connection:
+        if dry_run:
+            text = outlook.promotion(home, settings, connection, candidate, campaign, accept=accept)
+            return _would(text, as_json=as_json)
         judged = find_judged(connection, candidate, campaign)
         with Host.detect(home.root) as host:
             promotion = promote_judged(
@@ -79,7 +87,13 @@ def promote(
 
 
 def rollback(
-    generation: int | None = None, /, *, with_state: bool = False, wait: bool = False, as_json: Json = False
+    generation: int | None = None,
+    /,
+    *,
+    with_state: bool = False,
+    wait: bool = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> int:
     """Go back to an earlier generation, end an open promotion, or leave the safe state.
 
@@ -94,13 +108,18 @@ def rollback(
         Also go back to the data of that time. What was written since is kept aside.
     wait
         Wait until it is done; exit 1 if the generation does not hold up.
+    dry_run
+        Only say what would happen.
     as_json
         Print the result as JSON.
     """
+    from orchestrator import outlook
     from orchestrator.promotion import go_back
 
     home = open_home()
     with closing(database.connect(home.database)) as connection:
+        if dry_run:
+            return _would(outlook.rollback(home, connection, generation, with_state=with_state), as_json=as_json)
         ledger = Ledger(connection)
         ended = ledger.standing().promotion
         text = go_back(connection, generation, with_state=with_state)
@@ -113,6 +132,11 @@ def rollback(
         if as_json:
             print(json.dumps({"state": ledger.standing().state, "text": text}))
         return 0
+
+
+def _would(text: str, *, as_json: bool) -> int:
+    print(json.dumps({"dry_run": True, "text": text}) if as_json else text)
+    return 0
 
 
 def generations(*, as_json: Json = False) -> int:

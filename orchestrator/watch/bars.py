@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -19,7 +21,20 @@ from textual.widget import Widget
 from orchestrator.watch.sources import fold_words
 
 REVERSE = Style(reverse=True)
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 READABLE = 1.5  # seconds that a note stays, whatever is pressed
+
+
+def segments_of(text: Text, console: Console, base: Style) -> list[Segment]:
+    """A line of text as segments, for `Strip`. The last guard: no control character ever reaches the terminal."""
+    return [
+        Segment(
+            segment.text if segment.text.isprintable() else _CONTROLS.sub(" ", segment.text),
+            base + segment.style if segment.style else base,
+        )
+        for segment in text.render(console, end="")
+        if segment.text
+    ]
 
 
 class Bar(Widget):
@@ -57,12 +72,7 @@ class Bar(Widget):
         base = self.rich_style + self._over
         if y >= len(self.lines):
             return Strip.blank(width, base)
-        segments = [
-            Segment(segment.text, base + segment.style if segment.style else base)
-            for segment in self.lines[y].render(self.app.console, end="")
-            if segment.text
-        ]
-        return Strip(segments).adjust_cell_length(width, base)
+        return Strip(segments_of(self.lines[y], self.app.console, base)).adjust_cell_length(width, base)
 
 
 class Tabs(Bar):

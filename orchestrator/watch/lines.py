@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from orchestrator.watch.bars import segments_of
 from orchestrator.watch.sources import Source, Texts, fold_words
 
 CURSOR = Style(reverse=True)  # an attribute, not a colour: seen without colours and on every palette
@@ -255,11 +256,7 @@ class Lines(Widget):
         if self.found and not over:
             text = text.copy()
             text.highlight_words([self.found], FOUND, case_sensitive=False)
-        segments = [
-            Segment(segment.text.replace("\n", " "), style + segment.style if segment.style else style)
-            for segment in text.render(self.app.console, end="")
-            if segment.text
-        ]
+        segments = segments_of(text, self.app.console, style)
         strip = Strip(segments).crop(self.left, self.left + width) if segments else Strip([])
         strip = strip.extend_cell_length(width, style)
         return Strip([*strip, Segment(mark, self.rich_style)], width + 1)

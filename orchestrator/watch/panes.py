@@ -61,6 +61,7 @@ class Body(Horizontal):
     DEFAULT_CSS = """
     Body { height: 1fr; width: 1fr; }
     Body > Vertical { height: 1fr; }
+    Body > .beside { border-left: solid $primary; }
     """
 
     def __init__(self, stacks: Sequence[Stack], order: Sequence[Pane] = ()) -> None:
@@ -89,6 +90,7 @@ class Body(Horizontal):
             here = wide or pane in stack.panes
             column.display = here
             column.styles.width = stack.width if wide else "1fr"
+            column.set_class(wide and number > 0, "beside")
             for index, each in enumerate(stack.panes):
                 if wide:
                     each.display = stack.split or index == self._shown[number]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from orchestrator import database, outlook, requests
+from orchestrator import database, outlook, requests, rerun
 from orchestrator.config import load_settings
 from orchestrator.errors import Failed, UsageError
 from orchestrator.untrusted import one_line, printable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.watch.view import Target
 
 WAIT = 15.0  # seconds for an owner to take a request
-COMMAND_WAIT = 900.0  # seconds for a command that runs sandboxes
+SAID = 4000  # bytes of what a command said that are shown
 LOST = "nobody took the request within {seconds:.0f} s: the process that owns it hangs or is gone (`sia status`)"
 
 
@@ -127,9 +128,19 @@ def _request(home: Home, kind: str, subject: str, title: str, doing: str, *, pro
 def _rerun(home: Home, target: Target) -> Step | str:
     if target.trial is None:
         return "no trial to run again here: put the cursor on an ended trial of a campaign (2)"
-    arguments = ["campaign", "rerun", target.trial]
-    title = f"Run {one_line(target.trial, 40)} again"
-    return _command(home, title, "running it again…", [*arguments, "--dry-run"], arguments)
+    trial = target.trial
+    title = f"Run {one_line(trial, 40)} again"
+    doing = f"{one_line(trial, 40)} is run again: it goes on when you leave; 1 shows it"
+    arguments = ["campaign", "rerun", trial]
+
+    def explain() -> Outlook:
+        return Outlook(rerun.explain(home, trial))
+
+    def perform(text: str) -> str:
+        run_command(home, arguments)
+        return f"it has ended, the campaign is concluded anew (sia log show {trial})"
+
+    return Step(title, doing, explain, perform)
 
 
 def _promote(home: Home, target: Target) -> Step | str:
@@ -167,29 +178,34 @@ def _rollback(home: Home, target: Target) -> Step:
     return Step(title, "rolling back…", explain, lambda _: run_command(home, arguments))
 
 
-def _command(home: Home, title: str, doing: str, dry: list[str], arguments: list[str]) -> Step:
-    return Step(title, doing, lambda: Outlook(run_command(home, dry)), lambda _: run_command(home, arguments))
-
-
 def run_command(home: Home, arguments: list[str]) -> str:
-    """Run a `sia` command in the repository; returns what it said. Raises Failed with its message."""
-    environment = {**os.environ, "SIA_HOME": str(home.root), "NO_COLOR": "1", "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", *arguments],
-        cwd=home.checkout,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=COMMAND_WAIT,
-        check=False,
-        start_new_session=True,  # a key or a closed terminal must not interrupt it halfway
-    )
-    said = printable(done.stdout).strip()
-    if done.returncode == 0:
-        return said or printable(done.stderr).strip() or "done"
-    problem = printable(done.stderr).strip().removeprefix("sia: ") or said or f"exit code {done.returncode}"
-    kind = UsageError if done.returncode == 2 else Failed
-    raise kind(problem)
+    """Run a `sia` command in the repository, beside the dashboard; returns what it said. Raises Failed, UsageError.
+
+    Neither a key, nor a closed terminal, nor the end of the dashboard stops it halfway.
+    """
+    home.run.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=home.run) as said, tempfile.TemporaryFile(dir=home.run) as told:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestrator", *arguments],
+            cwd=home.checkout,
+            env={**os.environ, "SIA_HOME": str(home.root), "NO_COLOR": "1", "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            stdout=said,  # files: a pipe that nobody reads any more would end it
+            stderr=told,
+            start_new_session=True,
+        )
+        code = process.wait()
+        output, errors = _text(said), _text(told)
+    if code == 0:
+        return output or errors or "done"
+    problem = errors.removeprefix("sia: ") or output or f"exit code {code}"
+    raise (UsageError if code == 2 else Failed)(problem)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - SAID))
+    return printable(file.read()).strip()
 
 
 _STEPS: dict[str, Callable[[Home, Target], Step | str]] = {

@@ -205,7 +205,7 @@ class DetailView(View):
         if self.app.size.height < 30:
             lines = lines[:1]
         if self.now is not None and self.now.shown is not None:
-            lines.append(self.now.shown.head)
+            lines += self.now.shown.head.split("\n")
         self.query_one("#detail-head", Bar).put(*lines)
 
     # -- keys
