@@ -55,6 +55,8 @@ class SandboxView(View):
 
     def _read(self) -> None:
         if self.ident:
+            snapshot = self.watch_app.snapshot  # the reading thread may look before the next news
+            self._instance = snapshot.instance(self.ident) if snapshot else None
             self.watch_app.details.every("changes", EVERY, self._poll)
 
     def _poll(self) -> tuple[str, Changes]:
@@ -69,7 +71,9 @@ class SandboxView(View):
         """Whether it still runs."""
         if not self.ident and snapshot.instances:
             self.enter(snapshot.instances[0].id)
-        self._instance = snapshot.instance(self.ident)
+        before, self._instance = self._instance, snapshot.instance(self.ident)
+        if (before is None) != (self._instance is None):
+            self.watch_app.details.hurry("changes")
 
     def loaded(self, name: str, value: Any, error: BaseException | None) -> None:
         """A new look."""
