@@ -16,38 +16,38 @@ import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from orchestrator import campaign, candidates, database, locks
+from orchestrator import campaign, candidates, database, locks, running
 from orchestrator.campaign_store import CampaignStore, find_judged
 from orchestrator.campaign_view import BASELINE, ArmRow, TaskRow, lock_path
 from orchestrator.config import Campaign, load_settings
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.generations import Ledger
 from orchestrator.home import Home, open_home
-from orchestrator.journal import Asked, Exchange, Journal
+from orchestrator.journal import Exchange, Journal
+from orchestrator.kept_changes import ChangeList
 from orchestrator.messages import MessageLog
 from orchestrator.plan import PlannedTrial, plan
 from orchestrator.promotion import ensure_first
-from orchestrator.protocol import EngineUsage
 from orchestrator.repository import Repository
-from orchestrator.running import RunningRow
 from orchestrator.supervisor_lock import supervisor_lock
-from orchestrator.task_files import content_key
-from orchestrator.trial_record import OutcomeName, TrialRecord
+from orchestrator.task_files import KEY_LENGTH, content_key
+from orchestrator.trial_record import OutcomeName
+from sandbox.diff import Change
 from tests.watch import sample_text
 from tests.watch.sample_git import Checkout
-from tests.watch.sample_text import HOSTILE, HOSTILE_NAME, INSTRUCTIONS, SCHEMA, SYSTEM, Memory, Step, script
+from tests.watch.sample_records import PRICE, append, hostile_entry, record, result
+from tests.watch.sample_text import HOSTILE, HOSTILE_NAME, INSTRUCTIONS, Memory, Step, script
 
 HOUR = 3600.0
-NOW = 1_936_339_200.0 + 14 * HOUR + 300  # the moment that the sample shows: 2031-05-12 14:05 UTC
+NOW = 1_936_310_400.0 + 14 * HOUR + 300  # the moment that the sample shows: 2031-05-12 14:05 UTC
 SPAN = 14 * HOUR + 300  # how long before that it began
 LIMIT = 60.0  # seconds of one trial
-PRICE = 0.000004  # dollars per token
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Size:
     journals: int = 1_000  # trials of the half-done campaign that have one
 
 
+CHANGES = (
+    Change("out", "added", is_directory=True, size=0),
+    Change("out/result.txt", "added", is_directory=False, size=3),
+    Change("start.txt", "modified", is_directory=False, size=8),
+)
 SMALL = Size()
 LARGE = Size(instances=64, tasks=50, repeats=10, long=10_000, output=1_000_000, journals=20)
 
@@ -117,21 +122,19 @@ class Sample:
         """The fleet works on for a moment: every running row changes, as its owner would write it."""
         self.clock.now += seconds
         now, actions = self.clock.now, itertools.cycle(("single", "reasoning", "read_stdin", "write_stdout"))
-        values = [
-            (next(actions), 0.4 * seconds, now, name)
-            for name in self.running
-            if name not in (self.hanging, self.paused)
-        ]
+        still = (self.hanging, self.paused)
+        values = [(next(actions), 0.4 * seconds, now, name) for name in self.running if name not in still]
         with database.transaction(self.connection):
             self.connection.executemany(
                 "UPDATE running SET iterations = iterations + 1, tokens = tokens + 812, last_action = ?,"
                 " cpu = cpu + ?, updated = ? WHERE id = ?",
                 values,
             )
+            self.connection.execute("UPDATE running SET updated = ? WHERE id = ?", (now, self.main))
 
     def say(self, instance: str, step: Step, context: str = "<context/>") -> Exchange:
         """One more exchange in the journal of a running instance."""
-        return _append(self._journals[instance], self.clock.now, context, step.answer)
+        return append(self._journals[instance], self.clock.now, context, step.answer)
 
     def live(self, instance: str, answer: str, state: str = "answering") -> Path:
         """What the broker writes of an instance that somebody looks at: the answer so far."""
@@ -147,7 +150,7 @@ class Sample:
         row = self.connection.execute("SELECT arm, task, repeat, started FROM trial WHERE id = ?", (trial,)).fetchone()
         planned = PlannedTrial(trial, row["arm"], row["task"], row["repeat"], 0)
         seconds = self.clock.now - row["started"]
-        self.campaigns.finish_trial(_record(self.current, planned, outcome, detail, reward, seconds))
+        self.campaigns.finish_trial(record(self.current, planned, outcome, detail, reward, seconds))
         self.running.remove(trial)
 
 
@@ -167,7 +170,8 @@ def build(directory: Path, size: Size = SMALL, *, hostile: bool = True, now: flo
 class _Builder:
     def __init__(self, directory: Path, size: Size, clock: Clock, stack: ExitStack) -> None:
         self.clock, self.stack, self.size = clock, stack, size
-        self.now, self.start = clock.now, clock.now - SPAN
+        self.now = clock.now
+        self.start = clock.now = clock.now - SPAN
         known = list(INSTRUCTIONS)[: size.tasks]
         self.tasks = known + [f"task-{number:02}" for number in range(len(known), size.tasks)]
         self.checkout = Checkout(directory / "repo", self.tasks)
@@ -254,8 +258,12 @@ class _Builder:
         )
         trials = plan(name, names, [task.name for task in tasks], repeats, spec.seed)
         last = int(len(trials) * until)
+        out: set[str] = set()  # arms whose other trials are not run any more
         for number, trial in enumerate(trials[:last]):
-            self._trial(name, trial, moment + 1 + 590 * number / len(trials))
+            if trial.arm not in out:
+                self._trial(name, trial, moment + 1 + 590 * number / len(trials))
+            if trial.arm == "cheater":
+                out.add(trial.arm)
         self.clock.now = moment + 590 * until
         if until == 1.0:
             view = self.campaigns.view(name)
@@ -275,7 +283,7 @@ class _Builder:
         steps = chance.randrange(5, 12)
         seconds = round(2 + steps * chance.uniform(0.3, 0.9), 2)
         self.clock.now = moment
-        self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
+        self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}", LIMIT)
         head = ""
         if self.with_journal > 0:
             self.with_journal -= campaign != self.sample.done
@@ -283,10 +291,14 @@ class _Builder:
             self._work(journal, sample_text.work(trial.task, chance, steps), moment, seconds / steps)
             head = journal.seal()
             self._files(trial.id, f"{trial.task}: done, see the file\n".encode())
+            changes = ChangeList(self.sample.directory(trial.id))
+            for change in CHANGES:
+                changes.add("/app", change)
+            changes.close()
         self.clock.now = moment + seconds
-        outcome, detail, reward = _result(trial, chance)
-        record = _record(campaign, trial, outcome, detail, reward, seconds, steps, head)
-        self.campaigns.finish_trial(record)
+        outcome, detail, reward = result(trial, chance)
+        ended = record(campaign, trial, outcome, detail, reward, seconds, steps, head)
+        self.campaigns.finish_trial(ended)
 
     # -- promotions ---------------------------------------------------------------------------------------------------
 
@@ -340,7 +352,7 @@ class _Builder:
         self.stack.enter_context(supervisor_lock(self.home, "supervise"))
         sample.main = f"main-20310512-110000-{secrets.token_hex(4)}"
         self.ledger.begin_launch(sample.main, None)
-        RunningRow(self.connection, sample.main, f"generation {generation.number}", "running")
+        running.RunningRow(self.connection, sample.main, f"generation {generation.number}", "running")
         messages = MessageLog(self.home.main / "messages.log")
         for text in ("Remember: the tide turns at 14:05", "What did I ask you to remember?"):
             messages.append(text)
@@ -349,7 +361,8 @@ class _Builder:
         sample._journals[sample.main] = journal
         self._work(journal, sample_text.work("main", random.Random(4), 30), moment, 300.0)
         self.ledger.count_valid(sample.main, journal.entries, messages.size())
-        self._row(sample.main, self.home.main, journal, 31.5, 96.0, moment + 290 * 30)
+        self.clock.now = moment + 290 * 30
+        self._row(sample.main, self.home.main, journal, 31.5, 96.0)
         (self.home.main / "stdout.log").write_bytes(b"Noted. I remember: the tide turns at 14:05\n")
 
     def _instances(self, hostile: bool) -> None:
@@ -368,7 +381,7 @@ class _Builder:
     def _running(self, trial: PlannedTrial, number: int, age: float) -> None:
         sample, chance = self.sample, random.Random(trial.id)
         self.clock.now = begun = self.now - age
-        self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}")
+        self.campaigns.start_trial(trial.id, f"{trial.task} × {trial.arm} × {trial.repeat}", LIMIT)
         journal = sample._journals[trial.id] = self._journal(trial, sample.current)
         count = self.size.long if trial.id == sample.long else chance.randrange(4, 14)
         steps: Iterator[Step] = itertools.islice(sample_text.work(trial.task, chance, count + 2), count)
@@ -376,45 +389,34 @@ class _Builder:
         if trial.id == sample.long:
             steps = itertools.chain(steps, [script("cat big.txt", ("x" * 79 + "\n") * (self.size.output // 80))])
         if trial.id == sample.hostile:
-            steps = itertools.chain(steps, [Step(f"<reasoning>{HOSTILE}</reasoning>", _hostile_entry())])
+            steps = itertools.chain(steps, [Step(f"<reasoning>{HOSTILE}</reasoning>", hostile_entry())])
         self._work(journal, steps, begun, (last - begun) / (count + 2))
         out = HOSTILE.encode() + b"\xff\xfe\n" if trial.id == sample.hostile else b"working on it\n"
         out += b"." * self.size.output if trial.id == sample.long else b""
         self._files(trial.id, out)
-        self._layers(sample.directory(trial.id))
-        self._row(trial.id, sample.directory(trial.id), journal, 0.4 * age, 40.0 + number % 7, last, trial)
-        if trial.id == sample.paused:
-            self.connection.execute("UPDATE running SET paused = ? WHERE id = ?", (self.now - 10, trial.id))
+        self._layers(sample.directory(trial.id), trial.task)
+        paused = self.now - 10 if trial.id == sample.paused else None
+        self.clock.now = last
+        self._row(trial.id, sample.directory(trial.id), journal, 0.4 * age, 40.0 + number % 7, paused)
 
     def _row(
-        self,
-        name: str,
-        directory: Path,
-        journal: Journal,
-        cpu: float,
-        memory: float,
-        updated: float,
-        trial: PlannedTrial | None = None,
+        self, name: str, directory: Path, journal: Journal, cpu: float, memory: float, paused: float | None = None
     ) -> None:
         """The counts that its owner wrote last."""
         tokens = journal.entries * 812
-        values: dict[str, object] = {
-            "iterations": journal.entries,
-            "tokens": tokens,
-            "cost": tokens * PRICE,
-            "updated": updated,
-            "journal": journal.id,
-            "last_action": "single",
-            "cpu": cpu,
-            "memory_mb": memory,
-            "disk_mb": 1.5,
-            "directory": str(directory),
-        }
-        if trial:
-            values |= {"campaign": self.sample.current, "arm": trial.arm, "task": trial.task, "repeat": trial.repeat}
-            values |= {"limit_seconds": LIMIT}
-        names = ", ".join(f"{column} = ?" for column in values)
-        self.connection.execute(f"UPDATE running SET {names} WHERE id = ?", (*values.values(), name))
+        now = running.Now(
+            iterations=journal.entries,
+            tokens=tokens,
+            cost=tokens * PRICE,
+            last_action="read_stdin" if name == self.sample.main else "single",
+            cpu=cpu,
+            memory_mb=memory,
+            disk_mb=1.5,
+            paused=paused,
+            journal=journal.id,
+            directory=str(directory),
+        )
+        running.write(self.connection, {name: now})
 
     # -- files and journals -------------------------------------------------------------------------------------------
 
@@ -425,7 +427,7 @@ class _Builder:
     def _work(self, journal: Journal, steps: Iterator[Step], moment: float, every: float) -> None:
         memory = Memory(8)
         for number, step in enumerate(steps):
-            _append(journal, moment + number * every, memory.context(moment + number * every, number % 90), step.answer)
+            append(journal, moment + number * every, memory.context(moment + number * every, number % 90), step.answer)
             memory.take(step)
 
     def _files(self, trial: str, stdout: bytes) -> None:
@@ -436,13 +438,26 @@ class _Builder:
         told = self.connection.execute("SELECT task FROM trial WHERE id = ?", (trial,)).fetchone()["task"]
         (place / "stdin.txt").write_text(sample_text.instruction(told) + "\n", encoding="utf-8")
 
-    def _layers(self, directory: Path) -> None:
-        """What it changed on its disk so far: a file added, one changed, one deleted."""
+    def _layers(self, directory: Path, task: str) -> None:
+        """What it changed on its disk so far: a file added, one changed, one deleted; its own state."""
+        files = self._starting_files(task)
+        for name, content in {"start.txt": "start\n", "gone.txt": "away with it\n"}.items():
+            (files / name).write_text(content)
         upper = directory / "layers" / "0" / "upper"
         (upper / "out").mkdir(parents=True)
         (upper / "out" / "result.txt").write_text("42\n")
         (upper / "start.txt").write_text("changed\n")
         os.mknod(upper / "gone.txt", stat.S_IFCHR, os.makedev(0, 0))  # what an overlay writes for a deleted file
+        state = directory / "layers" / "d" / "upper" / "state"
+        state.mkdir(parents=True)
+        (state / "agent.xml").write_text("<state/>\n")
+
+    def _starting_files(self, task: str) -> Path:
+        """Where the campaign at work keeps its copy of a task's files."""
+        key = next(row.key for row in self.rows if row.name == task)
+        files = self.home.campaigns / self.sample.current / "tasks" / f"{task}-{key[:KEY_LENGTH]}" / "files" / "0"
+        files.mkdir(parents=True, exist_ok=True)
+        return files
 
 
 @contextmanager
@@ -461,84 +476,3 @@ def _at_once(store: ExchangeStore) -> Iterator[None]:
     transaction = database.transaction
     with transaction(connection), mock.patch.object(database, "transaction", joined):
         yield
-
-
-def _hostile_entry() -> str:
-    shown = "".join(c for c in HOSTILE if c >= " " or c in "\t\n")  # XML carries no other controls
-    return f"<reasoning{{id}}>\n<![CDATA[{shown}]]>\n</reasoning>"
-
-
-def _append(journal: Journal, moment: float, context: str, answer: str) -> Exchange:
-    usage = EngineUsage(prompt=len(context) // 4, completion=len(answer) // 4, cached=0, cost=None)
-    asked = Asked(len(context), "0" * 64, SYSTEM, SCHEMA, context, seed=1, max_tokens=8192)
-    exchange = Exchange(journal.entries + 1, moment, "infer", asked, answer, 0.21, usage=usage)
-    journal.append(exchange)
-    return exchange
-
-
-# How often an arm succeeds; of the baseline every second repeat.
-MEANS: Mapping[str, float] = {"show-more": 1.0, "worse": 0.0, "trim-logs": 0.5, "careful-reader": 0.9}
-
-
-def _result(trial: PlannedTrial, chance: random.Random) -> tuple[OutcomeName, str, float | None]:
-    if trial.arm in ("show-more", "worse"):
-        return "completed", "", MEANS[trial.arm]
-    if trial.arm == BASELINE:
-        return "completed", "", float(trial.repeat % 2)
-    if trial.position % 29 == 23:
-        return "invalid", "engine outage: it closed the line", None
-    if trial.position % 17 == 11:
-        return "limit", "iterations", 0.0
-    if trial.position % 31 == 19:
-        return "crashed", "exit code 1", 0.0
-    return "completed", "", float(chance.random() < MEANS.get(trial.arm, 0.4))
-
-
-def _record(
-    campaign: str,
-    trial: PlannedTrial,
-    outcome: OutcomeName,
-    detail: str,
-    reward: float | None,
-    seconds: float,
-    steps: int = 8,
-    head: str = "",
-) -> TrialRecord:
-    tokens = steps * 812
-    cheated = trial.arm == "cheater" and trial.repeat == 1
-    return TrialRecord(
-        id=trial.id,
-        journal=trial.id,
-        campaign=campaign,
-        arm=trial.arm,
-        task=trial.task,
-        split="train",
-        repeat=trial.repeat,
-        outcome=outcome,
-        detail=detail,
-        reward=reward,
-        disqualified="its log shows an answer that was never given: <write_stdout>42</write_stdout>"
-        if cheated
-        else None,
-        tokens=tokens,
-        prompt_tokens=tokens - 300,
-        completion_tokens=300,
-        cached_tokens=0,
-        iterations=steps,
-        cost=tokens * PRICE,
-        seconds=seconds,
-        engine_seconds=seconds / 2,
-        verifier_seconds=0.2,
-        exit_code=0,
-        parse_errors=steps // 6,
-        repeated_actions=0,
-        deletes=1,
-        context_growth=120.0,
-        peak_memory_mb=44.0,
-        memory_enforcer="cgroup",
-        forgeable=False,
-        changes=3,
-        tree="4" * 40,
-        task_key="5" * 64,
-        journal_head=head,
-    )
