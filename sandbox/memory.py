@@ -173,8 +173,9 @@ class Cgroup:
 def find(spawner: int, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Cgroup | Watchdog:
     """The best that the spawner's place in the cgroup hierarchies allows; the watchdog where that is nothing.
 
-    Version 2: below our own group if it distributes memory, or, as real root, below the top. Version 1: below our own
-    group, as root. A scope that `scope_prefix` made counts as ours.
+    Version 2: below our own group if it distributes memory, or else beside it: a group that holds processes can't
+    distribute, so whoever is given a subtree moves to a leaf of it first. As real root, below the top. Version 1:
+    below our own group, as root. A scope that `scope_prefix` made counts as ours.
     """
     reasons = []
     for version, parent in _places(_read(proc / str(spawner) / "cgroup"), root):
@@ -200,7 +201,9 @@ def _places(own: str, root: Path) -> list[tuple[int, Path]]:
     for line in own.splitlines():
         number, controllers, inside = line.split(":", 2)
         if number == "0" and "memory" in _read(root / "cgroup.controllers").split():
-            places += [(2, root / inside.lstrip("/")), (2, root)]
+            group = root / inside.lstrip("/")
+            delegated = [] if group.parent.suffix == ".slice" else [(2, group.parent)]  # slices are systemd's own
+            places += [(2, group), *delegated, (2, root)]
         elif "memory" in controllers.split(","):
             places.append((1, root / "memory" / inside.lstrip("/")))
     return sorted(places, key=lambda place: -place[0])

@@ -1,18 +1,22 @@
-"""Which memory enforcer is chosen, on directories that look like cgroup hierarchies.
+"""Which memory enforcer is chosen, on directories that look like cgroup hierarchies; and the one that was found here.
 
-Version 1 as root and the watchdog run for real in test_limits.py; a kernel has its memory controller in one hierarchy
-only, so the choice among the others is tested on look-alikes.
+A kernel has its memory controller in one hierarchy only. `scripts/test-vm` runs this file where that is version 2, and
+says with SIA_TEST_ENFORCER which enforcer each of its set-ups must find.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PosixPath
 
 import pytest
 
-from sandbox import memory
+from sandbox import memory, usage
+from sandbox.host import Host
+from sandbox.memory import Cgroup
+from sandbox.process import Sandbox
+from sandbox.spec import Limits, SandboxSpec
 
 
 @pytest.fixture
@@ -71,3 +75,44 @@ def test_stale_groups_may_vanish_meanwhile(tmp_path: Path, proc: Path, monkeypat
     monkeypatch.setattr(memory, "_stale", lambda *_: [Vanishing(tmp_path / "gone"), tmp_path / "left"])
     memory._remove_stale(tmp_path, proc)
     assert not (tmp_path / "left").exists()
+
+
+def test_whoever_was_given_a_subtree_uses_it_beside_his_leaf(tmp_path: Path, proc: Path) -> None:
+    (proc / "5/cgroup").write_text("0::/sia.service/leaf\n")
+    root = tmp_path / "cgroup"
+    (root / "sia.service/leaf").mkdir(parents=True)
+    (root / "sia.service/leaf").chmod(0o555)
+    (root / "cgroup.controllers").write_text("memory\n")
+    assert memory._places("0::/sia.service/leaf", root)[1] == (2, root / "sia.service")
+    assert memory._places("0::/a.slice/leaf", root)[1] == (2, root)
+
+
+@pytest.mark.sandbox
+@pytest.mark.usefixtures("mode")
+def test_what_was_found_here_holds_everything_inside(host: Host, inside: Callable) -> None:
+    expected = os.environ.get("SIA_TEST_ENFORCER")
+    assert expected in (None, host.memory_enforcer), host.memory.why
+    print(host.memory_enforcer, "·", host.memory.why)
+    outcome, _ = inside("x = bytearray(90 << 20)", python=True, limits=Limits(memory_mb=200, seconds=60))
+    assert (outcome.exit_code, outcome.limit, outcome.memory_enforcer) == (0, None, host.memory_enforcer)
+    enforcer = host.memory
+    if not isinstance(enforcer, Cgroup):
+        return
+    assert outcome.peak_memory_mb is None or 90 < outcome.peak_memory_mb < 200  # Linux 5.19 tells it in version 2
+    spec = SandboxSpec(("sh", "-c", "sleep 60 & sh -c 'sleep 60; :' & wait"), "/tmp", limits=Limits(memory_mb=200))
+    reading, writing = os.pipe()
+    with Sandbox.start(host, spec, stdout=writing) as sandbox:
+        assert sandbox.group is not None
+        file = Path(sandbox.group.joins[0])
+        while len(tree := usage.tree(sandbox.pid)) < 5:
+            assert not sandbox.ended
+        assert set(tree) <= {int(word) for word in file.read_text().split()}
+        if enforcer.version == 2:
+            assert (file.parent / "memory.max").read_text() == f"{200 << 20}\n"
+            assert (file.parent / "memory.oom.group").read_text() == "1\n"
+            assert (file.parent / "pids.max").read_text() == f"{256 + 8}\n"
+    os.close(reading)
+    os.close(writing)
+    assert [path.name for path in enforcer.parent.glob("*/")] in ([], ["spawner"])
+    host.close()
+    assert not enforcer.parent.exists()
