@@ -73,7 +73,9 @@ class Table(Generic[Row]):
         column = next((column for column in self.columns if column.key == self.sorted), None)
         if column is not None and column.sort is not None:
             order = column.sort
-            rows = sorted(rows, key=lambda row: _orderable(order(row)), reverse=self.reverse)
+            known = [row for row in rows if order(row) is not None]
+            known.sort(key=lambda row: _orderable(order(row)), reverse=self.reverse)
+            rows = [*known, *(row for row in rows if order(row) is None)]  # the unknown last, either way round
         elif self.reverse:
             rows = list(reversed(rows))
         self.seen = rows
@@ -148,7 +150,7 @@ def _arrowed(cell: Text, arrow: str, *, right: bool) -> Text:
     """The arrow takes the place of a blank where there is one, so that the column keeps its width."""
     plain = cell.plain
     if right and plain.startswith(" "):
-        return Text(arrow + plain[1:])
+        return Text((arrow + plain.lstrip()).rjust(len(plain)))
     if plain.endswith(" "):
         stripped = plain.rstrip()
         return Text((stripped + arrow).ljust(len(plain)))
@@ -160,7 +162,5 @@ def _has(text: str, words: Sequence[str]) -> bool:
 
 
 def _orderable(value: Any) -> tuple[int, Any]:
-    """Unknown values come last; numbers and texts don't mix within a column."""
-    if value is None:
-        return (2, 0)
+    """Numbers before texts, should a column have both."""
     return (0, value) if isinstance(value, int | float) else (1, str(value))
