@@ -135,9 +135,13 @@ class CampaignFeed:
         if signature != self._signature or self._view is None:
             self._signature, self._serial = signature, self._serial + 1
             self._view = self._renewed(self._view)
-        query = "SELECT coalesce(sum(tokens), 0), sum(cost), count(cost), count(*) FROM running WHERE campaign = ?"
-        tokens, cost, known, count = db.execute(query, (id,)).fetchone()
-        self._at_work = (tokens, (cost or 0.0) if known == count else None)
+        query = (
+            "SELECT coalesce(sum(tokens), 0), coalesce(sum(cost), 0.0),"
+            " coalesce(sum(cost IS NULL AND iterations > 0), 0)"  # before its first answer nothing was spent
+            " FROM running WHERE campaign = ?"
+        )
+        tokens, cost, unknown = db.execute(query, (id,)).fetchone()
+        self._at_work = (tokens, None if unknown else cost)
         query = "SELECT commit_id FROM generation WHERE number = (SELECT generation FROM ledger)"
         main = db.execute(query).fetchone()
         self._current = main is None or self._view.baseline == main[0]

@@ -170,7 +170,7 @@ def _second(snapshot: Snapshot) -> Text:
 def rates(snapshot: Snapshot) -> Sequence[tuple[str, str]]:
     """(name, amount) of the totals that `headline` shows."""
     running = snapshot.instances
-    costs = [one.cost for one in running]
+    costs = [one.cost for one in running if one.iteration]  # before its first answer nothing was spent
     found = [rate for one in running if (rate := _rate(one)) is not None]
     cpu = [one.cpu_percent for one in running if one.cpu_percent is not None]
     memory = [one.memory_mb for one in running if one.memory_mb is not None]
