@@ -20,7 +20,10 @@ class StdoutLog:
     def write(self, data: bytes) -> None:
         """From one thread at a time."""
         try:
-            if self._file is None or self._size + len(data) > self._cap:
+            self._open()
+            if self._size and self._size + len(data) > self._cap:
+                self.close()
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
                 self._open()
             assert self._file is not None
             self._size += os.write(self._file, data[: self._cap])
@@ -34,9 +37,6 @@ class StdoutLog:
             self._file = None
 
     def _open(self) -> None:
-        full = self._file is not None
-        self.close()
-        if full:
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = os.fstat(self._file).st_size
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._size = os.fstat(self._file).st_size
