@@ -23,7 +23,7 @@ from orchestrator.config import Watch, load_settings
 from orchestrator.errors import SiaError, UsageError
 from orchestrator.home import Home
 from orchestrator.untrusted import one_line, printable
-from orchestrator.watch import dialogs, steps
+from orchestrator.watch import actions, dialogs, steps
 from orchestrator.watch.bars import Bar, Footer, Hint, Note, Tabs
 from orchestrator.watch.feed import Feed
 from orchestrator.watch.keys import BY_NAME, Keymap
@@ -34,9 +34,10 @@ from orchestrator.watch.values import Event, Snapshot
 from orchestrator.watch.view import View
 
 POLL = 0.5  # seconds between two looks at what runs
+CLOCKS = 0.9  # seconds between two drawings when nothing but the time has changed
 IDLE_POLL = 1.5  # once nothing has changed for a while, or the terminal lost the focus
 IDLE_AFTER = 20  # polls without a change
-THEMES = {"terminal": "ansi-dark", "dark": "textual-dark", "light": "textual-light"}
+GONE = 3.0  # seconds that an orderly end may take after a signal
 TABS = ("instances", "campaign", "compare", "generations", "events", "sandbox")
 
 
@@ -123,10 +124,15 @@ class WatchApp(App[int], inherit_bindings=False):
         self.snapshot: Snapshot | None = None
         self.marked: str | None = None  # a trial that waits for a second one to be compared with
         self.stack: list[tuple[str, str]] = [(view, ident)]
+        self.last_resort: threading.Timer | None = None
         self._unchanged = 0
-        self.theme = THEMES["terminal" if self.no_color else self.settings.theme]
+        self._drawn_at = 0.0
+        self.theme = actions.THEMES["terminal" if self.no_color else self.settings.theme]
         self.overview = Reader("overview", self._deliver)
         self.details = Reader("details", self._deliver)
+        self.campaigns = Reader("campaigns", self._deliver)  # its statistics take a second at first
+        self.comparing = Reader("comparing", self._deliver)
+        self.readers = (self.overview, self.details, self.campaigns, self.comparing)
 
     def get_default_screen(self) -> Screen[None]:
         """The one screen below all dialogs."""
@@ -147,19 +153,23 @@ class WatchApp(App[int], inherit_bindings=False):
     def on_ready(self) -> None:
         """Everything is composed: the first view, and reading begins."""
         self._show(*self.stack[-1])
-        self.overview.start()
-        self.details.start()
+        for reader in self.readers:
+            reader.start()
 
     def on_unmount(self) -> None:
         """End the threads; connections are closed where they were opened."""
-        self.overview.close(self._feed.close)
-        self.details.close()
-        for thread in (self.overview, self.details):
-            if thread.is_alive():
-                thread.join(timeout=1.0)
+        for reader in self.readers:
+            reader.close(self._feed.close if reader is self.overview else lambda: None)
+        for reader in self.readers:
+            if reader.is_alive():
+                reader.join(timeout=0.5)
 
     def _end(self, code: int) -> None:
-        """A signal: put the terminal back in order and leave."""
+        """A signal: put the terminal back in order and leave. Should that hang (a terminal that is gone takes nothing
+        any more), leave all the same: there is nothing to save."""
+        self.last_resort = threading.Timer(GONE, os._exit, (code,))
+        self.last_resort.daemon = True
+        self.last_resort.start()
         self.exit(code, return_code=code)
 
     def action_leave(self) -> None:
@@ -210,6 +220,9 @@ class WatchApp(App[int], inherit_bindings=False):
         self._unchanged = 0 if changed else self._unchanged + 1
         self._pace()
         self.snapshot = snapshot
+        if not changed and time.monotonic() - self._drawn_at < CLOCKS:
+            return  # only clocks went on
+        self._drawn_at = time.monotonic()
         self._headline()
         self.view.snapshot(snapshot)
         self.refresh_bars()
@@ -280,16 +293,18 @@ class WatchApp(App[int], inherit_bindings=False):
         if BY_NAME[name].steps:
             steps.begin(self, name, self.view.target())
         elif name in TABS:
-            self.go(name, self._about(name), push=False)
-        elif (own := getattr(self, f"do_{name}", None)) is not None:
-            own()
+            self.go(name, self.about(name), push=False)
+        elif name in actions.DO:
+            actions.DO[name](self)
         elif name == "back":
             self.back()
+        elif name == "filter":
+            self.open_filter()
         else:
             self.view.act(name)
         self.refresh_bars()
 
-    def _about(self, view: str) -> str:
+    def about(self, view: str) -> str:
         """A view that is chosen by its number is about what the cursor is on, where that fits."""
         target = self.view.target()
         if view == "campaign":
@@ -298,49 +313,7 @@ class WatchApp(App[int], inherit_bindings=False):
             return (target.instance.id if target.instance else target.trial) or ""
         return ""
 
-    def do_quit(self) -> None:
-        """Leave."""
-        self.exit(0)
-
-    def do_help(self) -> None:
-        """All keys."""
-        self.push_screen(dialogs.Help(self.keymap, self.view.TITLE))
-
-    def do_palette(self) -> None:
-        """Any command by name."""
-
-        def chosen(name: str | None) -> None:
-            if name:
-                self.act(name)
-
-        self.push_screen(dialogs.Palette(self.keymap), chosen)
-
-    def do_theme(self) -> None:
-        """The terminal's colours, dark, light."""
-        if self.no_color:
-            self.say("no colours: NO_COLOR is set")
-            return
-        names = list(THEMES.values())
-        self.theme = names[(names.index(self.theme) + 1) % len(names)]
-        self.say(f"colours: {next(name for name, theme in THEMES.items() if theme == self.theme)}")
-
-    def do_redraw(self) -> None:
-        """Draw everything again, whatever another program wrote over it."""
-        self.refresh(repaint=True, layout=True)
-        self.screen.refresh(repaint=True, layout=True)
-
-    def do_suspend(self) -> None:
-        """To the shell."""
-        self.action_suspend_process()
-
-    def do_copy(self) -> None:
-        """The id under the cursor."""
-        name = self.view.target().name
-        if name:
-            self.copy_to_clipboard(name)
-        self.say(f"copied: {one_line(name)}" if name else "nothing here has an id")
-
-    def do_filter(self) -> None:
+    def open_filter(self) -> None:
         """Type words."""
         line = self.main.query_one("#filter", Input)
         line.display = True
@@ -378,36 +351,6 @@ class WatchApp(App[int], inherit_bindings=False):
             self._close_filter()
             self.view.set_filter(event.value, done=True)
             self.refresh_bars()
-
-    def do_search_next(self) -> None:
-        """Next match."""
-        self.view.search(1)
-
-    def do_search_previous(self) -> None:
-        """Match before."""
-        self.view.search(-1)
-
-    def do_mark(self) -> None:
-        """Mark a trial; the second one is compared with it."""
-        target = self.view.target()
-        name = target.trial or (target.instance.id if target.instance else None)
-        if name is None:
-            self.say("put the cursor on a trial or an instance to compare it")
-        elif self.marked is None or self.marked == name:
-            self.marked = None if self.marked == name else name
-            hint = self.keymap.hint("mark")
-            self.say(f"{name} is marked: {hint} on another one compares the two" if self.marked else "no mark")
-        else:
-            first, self.marked = self.marked, None
-            self.go("compare", f"{first} {name}")
-
-    def do_disk(self) -> None:
-        """What it changed on its disk."""
-        about = self._about("sandbox")
-        if about:
-            self.go("sandbox", about)
-        else:
-            self.say("put the cursor on an instance or a trial")
 
     def show_event(self, event: Event) -> None:
         """The whole text of an event."""
@@ -494,5 +437,9 @@ def run(home: Home, view: str | None = None, ident: str = "", *, read_only: bool
     if chosen not in known:
         raise UsageError(f"no view {chosen!r}", fix=f"one of {', '.join(known)}")
     app = WatchApp(home, chosen, ident, read_only=read_only, settings=settings)
-    app.run(mouse=mouse and settings.mouse)
+    try:
+        app.run(mouse=mouse and settings.mouse)
+    finally:
+        if app.last_resort is not None:
+            app.last_resort.cancel()
     return app.return_value if app.return_value is not None else (app.return_code or 0)

@@ -1,6 +1,6 @@
 """Threads that read. The screen's thread never touches a file or a database: it asks here, and is told.
 
-One thread polls the overview; one serves details, so that a long search or a git diff never delays the overview.
+One thread polls the overview, others serve what may take long, so that a search or a git diff never delays the rest.
 """
 
 from __future__ import annotations

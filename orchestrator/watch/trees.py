@@ -12,6 +12,7 @@ from orchestrator.watch.panels_detail import node_label
 from orchestrator.watch.sources import fold_text
 
 INDENT = 2
+GUTTER = " │ "  # before every line of a text, so that none can look like an element
 OPEN_TEXT = 400  # lines of an element's text that are unfolded by itself
 
 
@@ -89,7 +90,7 @@ class Tree:
             yield from self._walk(child, (*path, index), names)
 
     def _folded(self, node: Node, depth: int) -> list[str]:
-        width = max(8, self._width - INDENT * (depth + 1))
+        width = max(8, self._width - INDENT * depth - len(GUTTER))
         kept = self._texts.get(id(node))
         if kept is None or kept[0] != width:
             kept = self._texts[id(node)] = (width, fold_text(node.text.strip("\n"), width))
@@ -128,7 +129,7 @@ class Tree:
         row = self._rows[n]
         indent = " " * (INDENT * len(row.path))
         if row.text is not None:
-            return Text(f"{indent}{' ' * INDENT}{row.text}", end="", no_wrap=True)
+            return Text(f"{indent}{GUTTER}{row.text}", end="", no_wrap=True)
         opened = self._is_open(row.node, self._names(row.path))
         label = node_label(row.node, max(8, width - len(indent)), folded=not opened and _inside(row.node))
         return Text(indent, end="", no_wrap=True) + label

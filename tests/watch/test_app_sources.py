@@ -175,7 +175,7 @@ BEFORE = "<context><a id='1'>old</a></context>"
 
 def shown(source: Tree, width: int = 60) -> list[str]:
     source.fold(width)
-    return [source.line(n, width).plain.strip() for n in range(len(source))]
+    return [source.line(n, width).plain.strip().removeprefix("│ ") for n in range(len(source))]
 
 
 def test_only_what_is_new_is_unfolded() -> None:
@@ -202,6 +202,14 @@ def test_folding_a_line_of_text_folds_its_element() -> None:
     assert "two" not in shown(source)
     assert source.toggle(element, unfold=False) == 0, "a folded one: its parent"
     assert len(shown(source)) == 1
+
+
+def test_a_text_in_the_tree_cannot_look_like_an_element() -> None:
+    source = Tree().fill(tree("<context><a>&#x25B8; b id=7 exit_code=0</a></context>"))
+    source.fold(60)
+    lines = [source.line(n, 60).plain for n in range(len(source))]
+    assert lines[-1].strip() == "│ ▸ b id=7 exit_code=0"
+    assert [line.lstrip().startswith("│") for line in lines] == [False, False, True]
 
 
 def test_everything_can_be_unfolded_and_folded() -> None:

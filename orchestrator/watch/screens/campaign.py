@@ -40,7 +40,7 @@ class CampaignView(View):
         self.ident = ""
         self.now: CampaignNow | None = None
         self._feed: CampaignFeed | None = None
-        self._judged = self._told = False  # whether the verdict so far has been computed, and shown
+        self._told = False  # whether a verdict, or that there is none, is shown
         self.trials: Table[TrialRow] = Table(TRIALS, key=lambda row: row.id, words=words)
         self.panes = [
             Lines("campaign-verdicts", cursor=False, empty="looking…"),
@@ -60,11 +60,11 @@ class CampaignView(View):
         """A campaign's id; empty: the one that was shown before, else the newest."""
         if ident and ident != self.ident:
             self._change(ident)
-        self.watch_app.details.every("campaign", EVERY, self._poll)
+        self.watch_app.campaigns.every("campaign", EVERY, self._poll)
 
     def leave(self) -> None:
         """No more."""
-        self.watch_app.details.drop("campaign")
+        self.watch_app.campaigns.drop("campaign")
 
     def _change(self, ident: str) -> None:
         self.ident, self.now, self._told = ident, None, False
@@ -73,10 +73,10 @@ class CampaignView(View):
         for pane in self.panes:
             pane.show(Texts([]), keep=False)
         self.query_one("#campaign-head", Bar).put()
-        self.watch_app.details.hurry("campaign")
+        self.watch_app.campaigns.hurry("campaign")
 
-    def _poll(self) -> CampaignNow | None:
-        """In the reading thread."""
+    def _poll(self) -> tuple[CampaignNow, bool] | None:
+        """In the reading thread: the campaign, and whether the verdict so far is in it."""
         wanted = self.ident
         if not wanted:
             return None
@@ -84,11 +84,9 @@ class CampaignView(View):
             if self._feed is not None:
                 self._feed.close()
             self._feed = CampaignFeed(self.watch_app.home, wanted)
-            self.watch_app.details.hurry("campaign")
-            self._judged = False
-            return self._feed.poll(judge=False)  # what is there at once; the numbers follow
-        self._judged = True
-        return self._feed.poll()
+            self.watch_app.campaigns.hurry("campaign")
+            return self._feed.poll(judge=False), False  # what is there at once; the numbers follow
+        return self._feed.poll(), True
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Without a choice of its own: a running campaign, else the newest."""
@@ -105,21 +103,35 @@ class CampaignView(View):
         if error is not None:
             self.panes[VERDICTS].set_empty(self.watch_app.words_of(error))
             return
-        if value is None or not value.view.id.startswith(self.ident):
+        if value is None or not value[0].view.id.startswith(self.ident):
             return
-        before, self.now = self.now, value
-        self.ident = value.view.id
+        now, judged = value
+        before, self.now = self.now, now
+        self.ident = now.view.id
         self.heads()
-        now = value
-        if not self._judged and not now.view.verdicts:
+        if not judged and not now.view.verdicts:
             self.panes[VERDICTS].set_empty("the verdict so far is being computed…")
         elif before is None or before.serial != now.serial or before.so_far is not now.so_far or not self._told:
             self._told = True
             self.panes[VERDICTS].show(Rendered(lambda width: verdicts(now, width)))
+            self._share()
         if before is None or before.serial != now.serial:
             self.panes[MATRIX].show(Rendered(lambda width: matrix(now, width)))
             self.panes[TRIAL_LIST].set_empty("no trial is planned yet")
             self.panes[TRIAL_LIST].show(self.trials.fill(now.view.trials))
+
+    def _share(self) -> None:
+        """On wide terminals the verdicts take the rows that they need, the matrix the rest."""
+        pane = self.panes[VERDICTS].parent
+        needed = len(self.panes[VERDICTS].source) + 2
+        if isinstance(pane, Pane):
+            fits = self.wide and 2 < needed < self.app.size.height // 2
+            pane.styles.height = needed if fits else "1fr"
+
+    def pane_changed(self) -> None:
+        """Another share of the room."""
+        super().pane_changed()
+        self._share()
 
     def heads(self) -> None:
         """Progress."""

@@ -115,16 +115,16 @@ class CompareView(View):
             self.panes[ROW_LIST].show(self.table.fill(()), keep=False)
             self.panes[DIFFERENCE].show(Texts([]), keep=False)
             if self.reader is not None:
-                self.watch_app.details.once("close", self.reader.close)
+                self.watch_app.comparing.once("close", self.reader.close)
             self.reader = CompareReader(self.watch_app.home, ident)
         if self.reader is not None:
             self.reader.width = self.room
-            self.watch_app.details.every("compare", EVERY, self.reader.poll)
+            self.watch_app.comparing.every("compare", EVERY, self.reader.poll)
 
     def leave(self) -> None:
         """No more."""
-        self.watch_app.details.drop("compare")
-        self.watch_app.details.drop("difference")
+        self.watch_app.comparing.drop("compare")
+        self.watch_app.comparing.drop("difference")
 
     def pane_changed(self) -> None:
         """The head has another width."""
@@ -173,7 +173,7 @@ class CompareView(View):
         def read() -> tuple[str, int, list[Text]]:
             return ident, cursor, reader.difference(index, width)
 
-        self.watch_app.details.once("difference", read)
+        self.watch_app.comparing.once("difference", read)
 
     # -- keys
 

@@ -45,10 +45,11 @@ class InstancesView(View):
     def snapshot(self, snapshot: Snapshot) -> None:
         """Other numbers: only cells that differ are drawn."""
         empty = snapshot.problem or EMPTY
-        if snapshot.instances and not self.table.fill(snapshot.instances).seen:
+        self.table.fill(snapshot.instances)
+        if snapshot.instances and not self.table.seen:
             empty = f"none of {len(snapshot.instances)} instances has «{self.filter_text}» (esc drops the filter)"
         self.pane.set_empty(empty)
-        self.pane.show(self.table.fill(snapshot.instances))
+        self.pane.show(self.table)
 
     def set_filter(self, text: str, *, done: bool) -> None:
         """Fewer lines."""
