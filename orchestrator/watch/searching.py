@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.exchanges import ExchangeStore
+
+_END = re.compile(rb"\s*</[\w.-]{1,60}>\s*\Z")  # of the context: it lies in one piece with the last entry
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,9 @@ class Searcher:
             return False
         if self._bytes in (record["error"] or "").encode("utf-8", "replace").lower():
             return True
-        if self._in(self._store.chunks(bytes.fromhex(record["reply"])), frozenset()):
+        if self._in(self._store.chunks(bytes.fromhex(record["reply"])), ()):
             return True
-        known = frozenset(self._context(before)) if before is not None else frozenset()
-        return self._in(self._context(entry), known)
+        return self._in(self._context(entry), self._context(before) if before is not None else ())
 
     def _record(self, entry: int) -> dict[str, Any] | None:
         stored = self._store.get(self._journal, entry)
@@ -57,15 +59,20 @@ class Searcher:
             )
         return self._chunks[entry]
 
-    def _in(self, chunks: tuple[int, ...], known: frozenset[int]) -> bool:
-        edge = b""
+    def _in(self, chunks: tuple[int, ...], before: tuple[int, ...]) -> bool:
+        edge, known = b"", frozenset(before)
         for number in chunks:
             piece = self._piece(number)
-            fresh = number not in known
-            if fresh and (piece.hit or self._bytes in edge + piece.head):
+            found = number not in known and (piece.hit or self._bytes in edge + piece.head)
+            if found and not (before and self._was_last(number, before[-1])):
                 return True
             edge = (edge + piece.tail)[-len(self._bytes) + 1 :] if len(self._bytes) > 1 else b""
         return False
+
+    def _was_last(self, number: int, last: int) -> bool:
+        """Whether a piece is the last one of the context before, which only had the context's end behind it."""
+        one, two = self._store.chunk(number), self._store.chunk(last)
+        return one.rstrip() == _END.sub(b"", two) or _END.sub(b"", one) == _END.sub(b"", two)
 
     def _piece(self, number: int) -> _Piece:
         piece = self._pieces.get(number)
