@@ -76,7 +76,11 @@ class TrialSteps:
         runner = self._runner
         if runner.stop_by(who):
             running = len(self._controls)
-            runner.progress.say(f"stopping, asked by {who}: no more trials start, {running} at work are finished")
+            self._say(f"stopping, asked by {who}: no more trials start, {running} at work are finished")
             return f"no more trials start; {running} at work are finished first"
-        runner.progress.say(f"stopping, asked by {who} once more: trials at work are ended")
+        self._say(f"stopping, asked by {who} once more: trials at work are ended")
         return "trials at work are ended; they run again after a resume"
+
+    def _say(self, text: str) -> None:
+        with self._runner.board.lock:  # as all other lines of a running campaign
+            self._runner.progress.say(text)

@@ -94,7 +94,7 @@ class LiveFiles:
             for id in self._wanted() & answers.keys():
                 answer = answers[id]
                 state = answer, answer.version
-                if self._written.get(id) != state:
+                if self._written.get(id) != state or not (self.directory / f"{id}.json").exists():
                     self._write(id, answer.text())
                     self._written[id] = state
 
@@ -114,18 +114,18 @@ class LiveFiles:
 
     def _wanted(self) -> set[str]:
         now = time.time()
-        found = set()
         try:
             with os.scandir(self.directory) as entries:
-                for entry in entries:
-                    age = now - entry.stat(follow_symlinks=False).st_mtime
-                    if entry.name.endswith(".wanted") and age < FRESH:
-                        found.add(entry.name.removesuffix(".wanted"))
-                    elif age > STALE:
-                        Path(entry.path).unlink()  # of a watcher, or an owner, that was killed
-        except FileNotFoundError:
-            pass
-        return found
+                ages = {entry.name: now - entry.stat(follow_symlinks=False).st_mtime for entry in entries}
+        except FileNotFoundError:  # nobody watches, or a file has just gone: the next look is soon
+            return set()
+        wanted = {
+            name.removesuffix(".wanted") for name, age in ages.items() if name.endswith(".wanted") and age < FRESH
+        }
+        for name, age in ages.items():
+            if age > STALE and name.rpartition(".")[0] not in wanted:
+                (self.directory / name).unlink(missing_ok=True)  # of a watcher, or an owner, that was killed
+        return wanted
 
     def _write(self, id: str, text: str) -> None:
         """Whole or not at all; not durable, which would cost time for what is old in a moment."""

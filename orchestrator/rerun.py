@@ -64,6 +64,9 @@ def check(view: CampaignView, trial: str) -> TrialRow:
     if row.disqualified:
         what = f"trial {trial} shows tampering ({one_line(row.disqualified, 120)}): that is a result"
         raise UsageError(what, fix="repair the candidate, and judge it in a new campaign")
+    if any(each.disqualified for each in view.trials if each.arm == row.arm):
+        what = f"{one_line(row.arm, 60)} is disqualified: its trials are not run any more"
+        raise UsageError(what, fix="repair the candidate, and judge it in a new campaign")
     if row.outcome != "invalid":
         reward = "" if row.reward is None else f", reward {row.reward:.3g}"
         what = (

@@ -310,7 +310,10 @@ class _Trial:
 
                 send(self.task.instruction.rstrip("\n").encode() + b"\n")
                 with self.control.at_work(instance, send):
-                    return self._follow(instance, line)
+                    outcome = self._follow(instance, line)
+                if instance.pauses.total:
+                    self.notes.append(f"paused by a person for {instance.pauses.total:.1f} s; clocks inside went on")
+                return outcome
         finally:
             self.context.supervisor.forget(socket)
             stdout.close()

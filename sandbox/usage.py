@@ -62,7 +62,16 @@ def tasks(pids: Sequence[int]) -> int:
 
 def stat_fields(pid: int | str) -> list[str]:
     """/proc/PID/stat from the state on (the name before it can hold anything); [] if it is gone."""
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return os.read(descriptor, 4096).rpartition(b")")[2].decode("ascii", "replace").split()
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:

@@ -80,7 +80,7 @@ def hanging(place: Workplace) -> Iterator[tuple[Popen[str], list[dict[str, Any]]
             tests = status.look(home_of(place))["tests"]
             return tests if [t["last_action"] for t in tests] == ["single"] * 2 else []
 
-        yield process, until(both, 120)
+        yield process, until(both, 200)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
