@@ -18,7 +18,7 @@ from benchmarks.figure import Figure, alternate
 from sandbox import bwrap, interpreter
 from sandbox.host import Host
 from sandbox.process import Sandbox
-from sandbox.spec import Overlay, SandboxSpec
+from sandbox.spec import Limits, Overlay, SandboxSpec
 
 RUNS = 60
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +53,13 @@ def _figures(medians: dict[str, float], who: str, limit: float) -> list[Figure]:
             f"{who}, from a supervisor of 1 GiB", medians["large"] / medians["small"], 1.25, "from a small one", detail
         ),
         Figure(f"{AT_ONCE} threads launching {who}", medians["raw rate"] / medians["rate"], 2.0, yardstick, rates),
+        Figure(
+            f"upper in memory {who}",
+            medians["in memory"] / medians["on disk"],
+            1.5,
+            "upper on disk",
+            f"with its making and removal: {medians['in memory'] * 1000:.1f} ms and {medians['on disk'] * 1000:.1f} ms",
+        ),
         Figure(f"{MANY} launches {who}", medians["things after"] / medians["things before"], 1.0, "before them", kept),
         Figure(f"their memory {who}", medians["memory after"] / medians["memory before"], 1.05, "before them", memory),
     ]
@@ -88,7 +95,17 @@ def _medians() -> dict[str, float]:
             command: list[str | Path] = [bwrap.find().path, *RAW, *overlay, "--chdir", "/mnt", "true"]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"})
 
+        def whole(limits: Limits) -> None:
+            space = host.space(place / "state" / f"space{next(numbers)}", limits)
+            upper, work = host.make_upper(space, "0")
+            overlay = Overlay("/app", (place / "lower",), upper, work)
+            with Sandbox.start(host, SandboxSpec(("true",), "/app", overlays=(overlay,), limits=limits)) as sandbox:
+                sandbox.wait(60)
+            host.remove(space)
+
         medians = alternate(RUNS, raw=raw, launch=launch)
+        memory = Limits(upper="memory")
+        medians |= alternate(RUNS, **{"on disk": lambda: whole(Limits()), "in memory": lambda: whole(memory)})
         medians |= {"raw rate": _rate(raw), "rate": _rate(lambda: _true(host))} | _left(host)
         medians |= _sizes(lambda: _true(host))
         for path in place.iterdir():
