@@ -330,8 +330,14 @@ class WatchApp(App[int], inherit_bindings=False):
         if event.key in ("down", "up", "pagedown", "pageup") and (action := self.keymap.action(event.key, None)):
             self.view.act(action)
             return True
-        if event.is_printable and isinstance(self.focused, Input):  # typed before the line had the focus
-            self.focused.insert_text_at_cursor(event.character or "")
+        line = self.main.query_one("#filter", Input)
+        if event.key == "enter":
+            self._close_filter()
+            self.view.set_filter(line.value, done=True)
+            self.refresh_bars()
+            return True
+        if event.is_printable:  # it was typed before the line had the focus
+            line.insert_text_at_cursor(event.character or "")
             return True
         return False
 
@@ -343,13 +349,6 @@ class WatchApp(App[int], inherit_bindings=False):
         """Lines are chosen while words are typed."""
         if event.input.id == "filter" and event.input.has_focus:
             self.view.set_filter(event.value, done=False)
-            self.refresh_bars()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The words are complete."""
-        if event.input.id == "filter":
-            self._close_filter()
-            self.view.set_filter(event.value, done=True)
             self.refresh_bars()
 
     def show_event(self, event: Event) -> None:

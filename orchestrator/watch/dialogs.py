@@ -80,8 +80,15 @@ class Dialog(ModalScreen[str | None], inherit_bindings=False):
     def on_key(self, event: events.Key) -> None:
         """Keys of a dialog: its own first, then scrolling."""
         used = self.pressed(event)
-        if self.focused is not None and not used:
-            return  # the line of text may have a use for it
+        line = self.focused
+        if isinstance(line, Input) and not used:
+            if event.key == "enter":
+                self.entered(line.value)
+            elif event.is_printable:  # it was typed before the line had the focus
+                line.insert_text_at_cursor(event.character or "")
+            else:
+                return  # the line may have a use for it
+            used = True
         event.stop()
         event.prevent_default()
         if used:
@@ -91,6 +98,9 @@ class Dialog(ModalScreen[str | None], inherit_bindings=False):
             self.query_one(Lines).act(action)
         elif action in ("back", "quit"):
             self.dismiss(None)
+
+    def entered(self, text: str) -> None:
+        """enter in the line of text."""
 
     def pressed(self, event: events.Key) -> bool:
         """A key that this dialog knows."""
@@ -160,11 +170,10 @@ class Confirm(Dialog):
             return True
         return super().pressed(event)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """enter in the line of text."""
-        event.stop()
-        if self.ready and event.value.strip():
-            self.dismiss(event.value)
+    def entered(self, text: str) -> None:
+        """What was asked for is there."""
+        if self.ready and text.strip():
+            self.dismiss(text)
 
 
 class Say(Dialog):
@@ -239,6 +248,7 @@ class Palette(Dialog):
         super().__init__(id="palette")
         self._keymap = keymap
         self._found: list[Action] = []
+        self._sought = ""
 
     def middle(self) -> ComposeResult:
         """What is typed, and what fits."""
@@ -256,7 +266,7 @@ class Palette(Dialog):
         self.query_one("#dialog-input", Input).focus()
 
     def _find(self, typed: str) -> None:
-        self._found = match(typed)
+        self._sought, self._found = typed, match(typed)
         lines = []
         for action in self._found:
             keys = " ".join(shown(key) for key in self._keymap.keys[action.name])
@@ -266,11 +276,13 @@ class Palette(Dialog):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Fewer or more fit."""
         event.stop()
-        self._find(event.value)
+        if event.value != self._sought:
+            self._find(event.value)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Run it."""
-        event.stop()
+    def entered(self, text: str) -> None:
+        """Run it; what was typed last may not have been looked for yet."""
+        if text != self._sought:
+            self._find(text)
         self._run()
 
     def on_lines_opened(self) -> None:

@@ -23,6 +23,7 @@ from orchestrator.watch.view import Target, View
 NAMES = ("iterations", "context", "answer", "output", "talk", "log")
 ITERATIONS, CONTEXT, ANSWER, OUTPUT, TALK, LOG = range(6)
 LIVE_EVERY = 0.25
+LOW = 30  # lines of a terminal below which the heads are short
 ENDED_EVERY = 2.0
 NONE = "Choose an instance first: enter on an instance (1) or on a trial of a campaign (2)."
 
@@ -202,10 +203,13 @@ class DetailView(View):
             lines = draw(instance_head(one, width), width)
         else:
             lines = [Text(f"{self.ident}: does not run now", "bold")] if self.ident else []
-        if self.app.size.height < 30:
-            lines = lines[:1]
+        if self.app.size.height < LOW:
+            lines = lines[:2]
         if self.now is not None and self.now.shown is not None:
-            lines += self.now.shown.head.split("\n")
+            about = list(self.now.shown.head.split("\n"))
+            if one is None and len(about) > 1:
+                lines = []  # who it is stands there too
+            lines += about[1:] if one is not None and len(about) > 1 else about
         self.query_one("#detail-head", Bar).put(*lines)
 
     # -- keys
