@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import campaign_setup, database, locks
+from orchestrator import campaign_setup, database, locks, neutral
 from orchestrator import rerun as again
 from orchestrator.campaign_runner import Runner, Waiting
 from orchestrator.campaign_setup import Setup
@@ -178,7 +178,7 @@ def _finish(
         store.interrupt(name, f"stopped by {runner.stopped_by}" if runner.stopped_by else None)
         raise _interrupted(view)
     store.conclude(name, conclude(view).values())
-    context.host.remove(directory / "tasks")
+    neutral.remove(context.host, directory / "tasks")
     return name
 
 
@@ -194,6 +194,7 @@ def _runner(
     from orchestrator.task_files import prepare
 
     view = store.view(name)
+    copies = neutral.directory(context.home.root, directory / "tasks")
     board = Board(name, {arm.name: sum(t.arm == arm.name for t in view.trials) for arm in view.arms})
     for trial in view.trials:
         if trial.state == "done":
@@ -210,7 +211,7 @@ def _runner(
         directory=directory,
         builds=dict(setup.builds),
         trees={arm.name: arm.tree for arm in setup.arms},
-        tasks={task.name: prepare(task, context.host, directory / "tasks") for task in setup.tasks},
+        tasks={task.name: prepare(task, context.host, copies) for task in setup.tasks},
         parallel=parallel or setup.campaign.parallel or os.cpu_count() or 1,
         board=board,
         progress=signals.progress,

@@ -166,7 +166,7 @@ class Runner:
             raise Stopped  # what the stop itself did to the trial can't be told from what the agent did
         if record.tree != self.trees[trial.arm]:
             what = f"the tree that ran is {record.tree[:12]}, to be judged is {self.trees[trial.arm][:12]}"
-            raise Failed(what, where=f"trial {trial.id}", fix="remove .sia/exports and resume")
+            raise Failed(what, where=f"trial {trial.id}", fix="remove .sia/generations and resume")
         self._ended(waiting, record)
 
     def _used(self, id: str, usage: Usage) -> None:

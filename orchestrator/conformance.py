@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from orchestrator import neutral
 from orchestrator.conformance_peer import Peer, Prompt, Silent
 from orchestrator.conformance_scripts import ScriptSteps
 from orchestrator.home import Home
-from orchestrator.instances import AGENT_DATA, DATA_DIRECTORIES, Instance, InstanceSetup
+from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, skeletons
 from orchestrator.log_comparison import compare_answers
 from orchestrator.own_logs import OwnLogs
 from orchestrator.services import HomeServices
@@ -124,7 +125,8 @@ def check(host: Host, build: AgentBuild, only: Sequence[str] | None = None) -> l
                 end.result()
     finally:
         server.close()
-        host.remove(directory / "layers")
+        for link in directory.glob("layers-*"):
+            neutral.remove(host, link)
         shutil.rmtree(directory, ignore_errors=True)
     return [item for item in findings.all() if only is None or item.number in only]
 
@@ -150,10 +152,7 @@ class _Laboratory:
             for kind in ("element", "attribute")
         }
         self._now = "19"  # the check that is on, in the conversation
-        lower = directory / "lower"
-        for name in ("app", *(f"data/{name}" for name in DATA_DIRECTORIES)):
-            (lower / name).mkdir(parents=True, exist_ok=True)
-        host.own(lower)
+        self._lowest = skeletons(host, host.state)
 
     def conversation(self) -> None:
         """Everything that an ordinary run shows, a restart in the middle of it, and the orderly end."""
@@ -285,10 +284,13 @@ class _Laboratory:
         return True
 
     def _overlays(self, name: str) -> tuple[Overlay, ...]:
-        lower, layers = self._directory / "lower", self._directory / "layers"
+        """Under names that look like those of any other instance."""
+        link = self._directory / f"layers-{name}"
+        layers = neutral.place(self._host.state, link)
+        neutral.link(link, layers)
         return (
-            Overlay(WORKDIR, (lower / "app",), *self._host.make_upper(layers, f"{name}-app")),
-            Overlay(AGENT_DATA, (lower / "data",), *self._host.make_upper(layers, f"{name}-data")),
+            Overlay(WORKDIR, (self._lowest.app,), *self._host.make_upper(layers, neutral.APP)),
+            Overlay(AGENT_DATA, (self._lowest.data,), *self._host.make_upper(layers, neutral.DATA)),
         )
 
     @contextmanager

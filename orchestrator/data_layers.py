@@ -1,8 +1,8 @@
 """Durable data of the main instance (/root/data and /app): numbered levels, each an upper that becomes a lower layer.
 
-A level lies in `.sia/main/levels/N/{data,app}/upper`. Freezing it is one row in the ledger (its number moves to the
-stack), nothing is renamed, so a kill at any moment leaves either the old stack or the new one. Levels are written by
-instances: they are only ever mounted as overlay layers, last.
+A level lies in `.sia/main/levels/N/{data,app}/upper`, by a link to a neutral place (`neutral.py`). Freezing it is one
+row in the ledger (its number moves to the stack), nothing is renamed, so a kill at any moment leaves either the old
+stack or the new one. Levels are written by instances: they are only ever mounted as overlay layers, last.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import ctypes
 import json
 import os
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import neutral
 from orchestrator.database import transaction
 from orchestrator.generations import Data, Ledger
 from orchestrator.home import Home
-from orchestrator.instances import data_skeleton
+from orchestrator.instances import skeletons
 from sandbox.spec import Overlay
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 DESTINATIONS = {"app": "/app", "data": "/root/data"}  # in the order of a trial: its workdir first
 FLATTEN_ABOVE = 12  # levels in the stack; mount options hold 4096 bytes, 100 lowers failed, and each costs lookups
+NAMES = {"app": neutral.APP, "data": neutral.DATA}  # of their directories below `Levels.make`
 KEEP_ASIDE = 5  # levels of the last launches that were dropped, for a look
 
 
@@ -40,8 +43,8 @@ class Levels:
         return self.home.main / "levels"
 
     def upper(self, level: int, name: str) -> Path:
-        """Where level `level` of `name` ('data' or 'app') keeps its files."""
-        return self.root / str(level) / name / "upper"
+        """Where level `level` of `name` ('data' or 'app') keeps its files: what the link in its directory leads to."""
+        return (self.root / str(level) / name).resolve() / "upper"
 
     def lowers(self, stack: tuple[int, ...], name: str) -> tuple[Path, ...]:
         """The frozen layers of a stack, bottom first; a level that never was launched has none."""
@@ -51,15 +54,34 @@ class Levels:
         """Overlays for a launch, made if missing, above the lowest layers that a trial has too.
 
         Safe to repeat: an existing upper is used as it is (that is how state survives a restart)."""
-        overlays, lowest = [], _skeletons(host, self.home)
+        overlays, shared = [], skeletons(host, self.home.root)
+        lowest = {"app": shared.app, "data": shared.data}
         for name, destination in DESTINATIONS.items():
-            parent = self.root / str(data.upper)
-            upper, work = parent / name / "upper", parent / name / "work"
+            made = self.make(data.upper)
+            neutral.link(self.root / str(data.upper) / name, made / NAMES[name])
+            upper = self.upper(data.upper, name)
+            work = upper.with_name("work")
             if not (upper.is_dir() and work.is_dir()):
-                parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-                upper, work = host.make_upper(parent, name)
+                with suppress(OSError):  # of a start that was cut off while it made them
+                    upper.rmdir()
+                    upper.parent.rmdir()
+                upper, work = host.make_upper(made, NAMES[name])
             overlays.append(Overlay(destination, (lowest[name], *self.lowers(data.stack, name)), upper, work))
         return tuple(overlays)
+
+    def make(self, level: int) -> Path:
+        """The directory in which the uppers of a level lie, under a neutral name."""
+        (self.root / str(level)).mkdir(mode=0o711, parents=True, exist_ok=True)
+        made = neutral.place(self.home.root, self.root / str(level))
+        made.mkdir(mode=0o711, parents=True, exist_ok=True)
+        return made
+
+    def remove(self, host: Host, level: int) -> None:
+        """What was written there, and the directory with its links."""
+        for name in DESTINATIONS:
+            neutral.remove(host, self.root / str(level) / name)
+        host.remove(neutral.place(self.home.root, self.root / str(level)))
+        host.remove(self.root / str(level))
 
 
 def flatten(host: Host, levels: Levels, connection: sqlite3.Connection) -> bool:
@@ -76,14 +98,15 @@ def flatten(host: Host, levels: Levels, connection: sqlite3.Connection) -> bool:
     with transaction(connection):
         level = int(connection.execute("UPDATE main_data SET next = next + 1 RETURNING next - 1").fetchone()[0])
     for name in DESTINATIONS:
-        target = levels.upper(level, name)
-        target.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        target = levels.make(level) / NAMES[name] / "upper"
+        target.parent.mkdir(mode=0o711, exist_ok=True)
+        neutral.link(levels.root / str(level) / name, target.parent)
         lowers = levels.lowers(data.stack, name)
         if lowers:
             layers.flatten(host, lowers, target)
         else:
             target.mkdir()
-    host.own(levels.root / str(level))
+    host.own(levels.make(level))
     _sync_file_system(levels.root)
     with transaction(connection):
         connection.execute("UPDATE main_data SET stack = ? WHERE stack = ?", (f"[{level}]", json.dumps(data.stack)))
@@ -92,10 +115,10 @@ def flatten(host: Host, levels: Levels, connection: sqlite3.Connection) -> bool:
 
 def collect(host: Host, levels: Levels, connection: sqlite3.Connection) -> list[int]:
     """Remove levels that nothing can go back to. Returns their numbers. Only while no main instance runs."""
-    removed = unneeded(levels, connection)
-    for path in removed:
-        host.remove(path)
-    return sorted(int(path.name) for path in removed)
+    removed = sorted(int(path.name) for path in unneeded(levels, connection))
+    for level in removed:
+        levels.remove(host, level)
+    return removed
 
 
 def unneeded(levels: Levels, connection: sqlite3.Connection) -> list[Path]:
@@ -127,13 +150,3 @@ def _sync_file_system(path: Path) -> None:
             raise OSError(ctypes.get_errno(), "syncfs failed")
     finally:
         os.close(descriptor)
-
-
-def _skeletons(host: Host, home: Home) -> dict[str, Path]:
-    """The lowest layers: the directories of /root/data, and nothing for /app; owned by the sandbox uid."""
-    empty = home.main / "app-skeleton"
-    empty.mkdir(mode=0o755, parents=True, exist_ok=True)
-    made = {"app": empty, "data": data_skeleton(home.main)}
-    for path in made.values():
-        host.own(path)
-    return made

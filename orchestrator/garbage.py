@@ -192,7 +192,7 @@ def _commit_of(item: Item) -> str | None:
 
 def _listed(home: Home, before: float, left: list[str]) -> Iterator[Item]:
     """Everything of the kinds that exist once and are shared, if made before that time (Unix seconds)."""
-    for root in dict.fromkeys((home.exports, home.generations)):
+    for root in dict.fromkeys((home.exports, home.generations, home.root / "exports")):  # the last: older versions
         for path in _directories(root):
             if COMMIT.fullmatch(path.name):
                 yield from _aged("export", path, before, commit_lock(home, path.name))
@@ -261,13 +261,17 @@ def _campaign(
     home: Home, campaign: str, places: Sequence[tuple[str, Path]], left: list[str], *, dry_run: bool
 ) -> list[Item]:
     """Files of a campaign that never runs again."""
-    items = [Item(kind, path, size_of(path)) for kind, path in places if path.is_dir()]
+    items = [Item(kind, path, size_of(path.resolve())) for kind, path in places if path.is_dir()]
     if not items or dry_run:
         return items
     try:
         with locks.hold(lock_path(home, campaign), f"campaign {campaign} is being run", "wait for it"):
             for item in items:
-                shutil.rmtree(item.path)
+                if item.path.is_symlink():  # to its neutral place
+                    shutil.rmtree(item.path.resolve())
+                    item.path.unlink()
+                else:
+                    shutil.rmtree(item.path)
     except (SiaError, OSError) as error:
         left.append(f"files of campaign {campaign}: {error}")
         return []
@@ -283,17 +287,25 @@ def _levels(home: Home, connection: sqlite3.Connection, left: list[str], *, dry_
         left.append("levels of main's data: a supervisor runs; it collects them whenever it starts")
         return []
     if dry_run:
-        return [Item("level", path, size_of(path)) for path in data_layers.unneeded(levels, connection)]
+        return _level_items(levels, connection)
     from sandbox.host import Host
 
     try:
         with supervisor_lock.supervisor_lock(home, "gc"), Host.detect(home.root) as host:
-            items = [Item("level", path, size_of(path)) for path in data_layers.unneeded(levels, connection)]
+            items = _level_items(levels, connection)
             data_layers.collect(host, levels, connection)
     except Failed as error:
         left.append(f"levels of main's data: {error.what}")
         return []
     return items
+
+
+def _level_items(levels: data_layers.Levels, connection: sqlite3.Connection) -> list[Item]:
+    found = []
+    for path in data_layers.unneeded(levels, connection):
+        uppers = (levels.upper(int(path.name), name) for name in data_layers.DESTINATIONS)
+        found.append(Item("level", path, size_of(path) + sum(size_of(upper) for upper in uppers)))
+    return found
 
 
 def _texts(home: Home, campaigns: Sequence[str], left: list[str], *, dry_run: bool) -> list[Item]:

@@ -31,8 +31,8 @@ class Home:
 
     @property
     def exports(self) -> Path:
-        """`exports/<commit>/`: agent paths of judged commits, read-only."""
-        return self.root / "exports"
+        """Agent paths of judged commits, read-only. The same place as `generations`: an instance sees its path."""
+        return self.generations
 
     @property
     def generations(self) -> Path:

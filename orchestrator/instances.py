@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import neutral
 from orchestrator.instance_io import CappedFile, Pump
 from sandbox.process import Outcome, Sandbox
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
@@ -56,9 +57,32 @@ def data_skeleton(directory: Path) -> Path:
     The caller gives it to the sandbox uid (`host.own`): copying up a directory of an unmapped uid fails inside.
     """
     root = directory / "data-skeleton"
+    _fill_skeleton(root)
+    return root
+
+
+def _fill_skeleton(root: Path) -> None:
     for name in DATA_DIRECTORIES:
         (root / name).mkdir(parents=True, exist_ok=True)
-    return root
+
+
+@dataclass(frozen=True)
+class Skeletons:
+    """Lowest layers that all instances of one state directory share: an empty workdir, and an empty /root/data."""
+
+    app: Path
+    data: Path
+
+
+def skeletons(host: Host, state: Path) -> Skeletons:
+    """Make them where they are missing, owned by the sandbox uid; at paths like those of a task's starting files."""
+    root = neutral.place(state, state / "skeletons")
+    made = Skeletons(*(root / neutral.name(state, name) / neutral.FILES for name in ("app", "data")))
+    for path in (made.app, made.data):
+        path.mkdir(parents=True, exist_ok=True)
+    _fill_skeleton(made.data)
+    host.own(root)
+    return made
 
 
 def instance_spec(setup: InstanceSetup, supervisor_socket: Path | None = None) -> SandboxSpec:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import neutral
 from orchestrator.errors import ConfigError
 from orchestrator.tasks import Task
 from sandbox.errors import SandboxFailed, UnsafePath
@@ -41,7 +42,8 @@ def prepare(task: Task, host: Host, directory: Path) -> TaskFiles:
     Raises ConfigError for special files and unreadable ones.
     """
     key = content_key(task.path)
-    copy = directory / f"{task.name}-{key[:KEY_LENGTH]}"
+    label = directory / f"{task.name}-{key[:KEY_LENGTH]}"  # for people; what is mounted must not tell
+    copy = label.resolve() if label.is_dir() else directory / _neutral(task.name, key)
     if not copy.is_dir():
         directory.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{task.name}.", dir=directory))
@@ -53,9 +55,14 @@ def prepare(task: Task, host: Host, directory: Path) -> TaskFiles:
         finally:
             if fresh.exists():
                 host.remove(fresh)
+    neutral.link(label, copy)
     solution = copy / "solution"
     roots = {place: copy / "files" / str(number) for number, place in enumerate(task.places)}
     return TaskFiles(task, roots, copy / "tests", solution if solution.is_dir() else None, key)
+
+
+def _neutral(name: str, key: str) -> str:
+    return hashlib.sha256(f"{name}\0{key}".encode()).hexdigest()[:KEY_LENGTH]
 
 
 def content_key(directory: Path) -> str:

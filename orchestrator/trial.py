@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import answers, rootfs
+from orchestrator import answers, neutral, rootfs
 from orchestrator.broker import Budget, Line
 from orchestrator.captured import Stopped as Stopped
 from orchestrator.instance_io import CappedFile
-from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton
+from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, skeletons
 from orchestrator.journal import Journal
 from orchestrator.kept_changes import ChangeList
 from orchestrator.log_archive import Packer, packed_on_the_way
@@ -93,7 +93,7 @@ def run_trial(context: TrialContext, spec: TrialSpec) -> TrialRecord:
     try:
         return trial.run()
     finally:
-        context.host.remove(trial.layers)
+        neutral.remove(context.host, trial.link)
         trial.control.over()
 
 
@@ -102,7 +102,8 @@ class _Trial:
 
     def __init__(self, context: TrialContext, spec: TrialSpec) -> None:
         self.context, self.spec = context, spec
-        self.layers = spec.directory / "layers"
+        self.link = spec.directory / "layers"
+        self.layers = neutral.place(context.home.root, self.link)
         self.task = spec.task.task
         self.notes = list(self.task.notes)
         self.places: dict[str, Overlay] = {}
@@ -283,12 +284,13 @@ class _Trial:
     def _overlays(self) -> tuple[Overlay, ...]:
         """Fresh uppers over the task's files, and over empty /root/data."""
         host = self.context.host
+        host.remove(self.layers)  # of a run that was cut off
+        neutral.link(self.link, self.layers)
         space = host.space(self.layers, self.limits)
         for number, (place, root) in enumerate(self.spec.task.roots.items()):
             self.places[place] = Overlay(place, (root,), *host.make_upper(space, str(number)))
-        skeleton = data_skeleton(self.context.home.cache)
-        host.own(skeleton)
-        self.data = Overlay(AGENT_DATA, (skeleton,), *host.make_upper(space, "d"))
+        lowest = skeletons(host, self.context.home.root).data
+        self.data = Overlay(AGENT_DATA, (lowest,), *host.make_upper(space, neutral.DATA))
         return (*self.places.values(), self.data)
 
     def _instance(self, line: Line) -> Outcome:

@@ -18,7 +18,13 @@ from sandbox import memory, runner
 
 NEUTRAL = "/run/.sia"  # as in host.py, which this file must not import: it starts fast
 LOCK = "hosts.lock"
-TEMPORARY = ("conformance/*", "cache/check-*", "campaigns/*/trials/*/layers")  # below a state directory
+NEUTRAL_LAYERS = "layers"
+TEMPORARY = (
+    "conformance/*/layers-*",
+    "conformance/*",
+    "cache/check-*",
+    "campaigns/*/trials/*/layers",
+)  # below a state directory
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,17 @@ def _sockets(state: Path, proc: Path) -> Iterator[Path]:
 
 
 def _layers(state: Path) -> Iterator[Path]:
+    """Where a link stands for a neutral place (orchestrator/neutral.py), that comes first, so that it can still be
+    found if we are killed in between."""
+    for path in _temporary(state):
+        if path.is_symlink():
+            target = Path(os.path.normpath(path.parent / path.readlink()))
+            if target.parent == state / NEUTRAL_LAYERS and os.path.lexists(target):
+                yield target
+        yield path
+
+
+def _temporary(state: Path) -> Iterator[Path]:
     for pattern in TEMPORARY:
         parents, _, name = pattern.rpartition("/")
         if "*" in name:
