@@ -15,7 +15,7 @@ from orchestrator.errors import Failed, UsageError
 from orchestrator.exchanges import ExchangeStore, Stored
 from orchestrator.protocol import EngineUsage, Turn
 
-_HEAD_EVERY = 32  # entries; how far the head in the database may lag behind while a journal is open
+_HEAD_EVERY = 32  # entries; how far the head, and what a power cut leaves, may lag behind while a journal is open
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,31 @@ class Journal:
             self.store.append(self.id, Stored(exchange.n, record, digest), texts)
             self.entries, self.head = exchange.n, digest.hex()
             if self.entries % _HEAD_EVERY == 0:
-                self._write_head(None)
+                self._secure(None)
+
+    def sync(self) -> None:
+        """Everything that was appended survives a power cut from here on: call before anything durable rests on it."""
+        with self._lock:
+            if self.sealed is None:
+                self._secure(None)
 
     def seal(self) -> str:
         """No entry comes after this; entries and head are durable. Returns the head."""
         with self._lock:
             if self.sealed is None:
                 self.sealed = time.time()
-                try:
-                    self.store.sync()
-                    self._write_head(self.sealed)
-                except sqlite3.Error as error:
-                    raise Failed(
-                        f"the journal can't be sealed: {error}", where=self.id, fix="free disk space"
-                    ) from None
+                self._secure(self.sealed)
             return self.head
+
+    def _secure(self, sealed: float | None) -> None:
+        """Entries first: `sia.db` is flushed by whoever writes to it, and a head over entries that a power cut took
+        would look as if somebody had removed them."""
+        try:
+            self.store.sync()
+            self._write_head(sealed)
+        except sqlite3.Error as error:
+            what = f"the journal can't be {'sealed' if sealed else 'written'}: {error}"
+            raise Failed(what, where=self.id, fix="free disk space") from None
 
     def _write_head(self, sealed: float | None) -> None:
         with self.store.lock:

@@ -314,6 +314,7 @@ class Supervisor:
         rules = self._settings.promotion
         if main.valid >= rules.healthy_iterations:
             self._ledger.count_valid(main.nonce, main.valid, main.saved_offset())
+            main.journal.sync()  # what the next line rests on
             self._ledger.healthy(main.nonce)
             main.held_up = True
             faults.point("healthy")

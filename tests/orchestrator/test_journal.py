@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -137,6 +138,35 @@ def test_an_open_journal_tells_how_far_its_head_reaches(store: ExchangeStore) ->
     filled(store, 40)
     found = Journal.open(store, "t").verify()
     assert (found.entries, found.covered, found.sealed, found.problem) == (40, 32, False, None)
+
+
+def test_what_a_power_cut_leaves_is_whole(
+    store: ExchangeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that was not flushed is lost: of entries all since the last sync, of heads nothing."""
+    disk = tmp_path / "disk"
+    real = ExchangeStore.sync
+
+    def flush(self: ExchangeStore) -> None:
+        real(self)
+        shutil.rmtree(disk, ignore_errors=True)
+        shutil.copytree(store.path.parent, disk)
+
+    monkeypatch.setattr(ExchangeStore, "sync", flush)
+    journal = Journal.create(store, "t", {})
+    for n in range(1, 40):
+        journal.append(exchange(n))
+        if n >= 32:
+            left = ExchangeStore(disk, tmp_path / "sia.db")
+            found = Journal.open(left, "t").verify()
+            left.close()
+            assert (found.problem, found.entries, found.covered, found.sealed) == (None, 32, 32, False)
+    journal.sync()
+    left = ExchangeStore(disk, tmp_path / "sia.db")
+    assert Journal.open(left, "t").verify().covered == 39
+    left.close()
+    journal.seal()
+    journal.sync()  # nothing to do
 
 
 def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:

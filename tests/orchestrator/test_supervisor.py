@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,9 @@ def test_promotion_keeps_state_and_messages(kit: MainKit) -> None:
         assert (standing.state, standing.generation.number, standing.last_good.number) == (states.STABLE, 2, 2)
         assert kit.head() == standing.generation.commit
         assert (kit.home.generations / standing.generation.commit / "procedures/better.md").exists()
+        with closing(sqlite3.connect(kit.home.exchanges / "exchanges.db")) as store:
+            synced = store.execute("SELECT count FROM synced").fetchone()[0]
+        assert synced >= 2  # the seal of the old one's journal, and what HEALTHY rests on
     assert "* " not in kit.git("status", "--porcelain")
     assert kit.git("rev-parse", "main").strip() != standing.generation.commit
 
