@@ -202,10 +202,13 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def on_done(self, event: Done) -> None:
         """Work has ended."""
-        event.then(event.value, event.error)
+        if self.screen_stack:
+            event.then(event.value, event.error)
 
     def on_loaded(self, event: Loaded) -> None:
         """News from a reading thread."""
+        if not self.screen_stack:  # it ends just now
+            return
         if event.name == "overview":
             self._news(event.value, event.error)
         else:
@@ -384,9 +387,9 @@ class WatchApp(App[int], inherit_bindings=False):
     def refresh_bars(self) -> None:
         """Tabs and footer follow the view, the cursor and the mode."""
         view = self.view
-        names = [(name, f"{self.keymap.hint(name)} {name}") for name in TABS]
+        names = [(name, f"{self.keymap.hint(name)} {name}", self.keymap.hint(name)) for name in TABS]
         if view.TITLE not in TABS:
-            names.append((view.TITLE, view.TITLE))
+            names.append((view.TITLE, view.TITLE, view.TITLE))
         state = view.state()
         rest = "  ".join(part for part in (state, "READ-ONLY" if self.read_only else "") if part)
         self.main.query_one("#tabs", Tabs).choose(names, view.TITLE, rest)

@@ -89,10 +89,14 @@ class Tabs(Bar):
         super().__init__(id=id)
         self._places: list[tuple[int, int, str]] = []
 
-    def choose(self, names: Sequence[tuple[str, str]], active: str, rest: str = "") -> None:
-        """`names`: (name, what is shown); `rest` stands at the right end."""
+    def choose(self, names: Sequence[tuple[str, str, str]], active: str, rest: str = "") -> None:
+        """`names`: (name, what is shown, what is shown where room is short); `rest` stands at the right end."""
+        needed = 2 + sum(cell_len(label) + 2 for _, label, _ in names) + cell_len(rest)
+        tight = self.size.width > 0 and needed > self.size.width
         line, self._places = Text(" "), []
-        for name, label in names:
+        for name, label, short in names:
+            if tight and name != active:
+                label = short
             start = cell_len(line.plain)
             line.append(f" {label} ", REVERSE if name == active else Style())
             self._places.append((start, cell_len(line.plain), name))

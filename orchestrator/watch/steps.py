@@ -15,8 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from orchestrator import database, outlook, requests, rerun
-from orchestrator.config import load_settings
+from orchestrator import database, requests
 from orchestrator.errors import Failed, UsageError
 from orchestrator.untrusted import one_line, printable
 from orchestrator.watch import dialogs
@@ -134,6 +133,8 @@ def _rerun(home: Home, target: Target) -> Step | str:
     arguments = ["campaign", "rerun", trial]
 
     def explain() -> Outlook:
+        from orchestrator import rerun
+
         return Outlook(rerun.explain(home, trial))
 
     def perform(text: str) -> str:
@@ -151,6 +152,9 @@ def _promote(home: Home, target: Target) -> Step | str:
     insisting = False
 
     def explain() -> Outlook:
+        from orchestrator import outlook  # what these import would make every start slower
+        from orchestrator.config import load_settings
+
         nonlocal insisting
         settings = load_settings(home.checkout)
         with closing(database.connect(home.database, read_only=True)) as connection:
@@ -171,6 +175,8 @@ def _rollback(home: Home, target: Target) -> Step:
     title = "Roll back" if number is None else f"Roll back to generation {number}"
 
     def explain() -> Outlook:
+        from orchestrator import outlook
+
         with closing(database.connect(home.database, read_only=True)) as connection:
             return Outlook(outlook.rollback(home, connection, number))
 
