@@ -119,16 +119,21 @@ def build(
     options = [*_namespaces(spec), "--clearenv"]
     if base is not None:
         system = System({}, (), {})
-    files = {**_etc(spec, base), **system.files, **spec.files}
+    files: Mapping[str, bytes] = {**_etc(spec, base), **system.files, **spec.files}
     directories = _directories(spec, base)
     made = [*system.etc, *system.top, *TMPFS, *map(str, python_roots), *(bind.dest for bind in spec.binds), *spec.files]
     for parent in _parents([*made, *directories, spec.workdir]) if base is None else ():
         options += ["--dir", parent]  # bwrap itself makes parents with mode 0700
     for name, value in {**ENVIRONMENT, **spec.env}.items():
         options += ["--setenv", name, value]
-    options += (
-        _system(system, spec) if base is None else base.options([*made, *files, *directories, runner.PATH], place)
-    )
+    if base is None:
+        options += _system(system, spec)
+    else:
+        mounts = [*made, *files, *directories, runner.PATH]
+        etc, files = base.merge_etc(files, mounts, place)
+        if etc:
+            mounts = ["/etc", *(name for name in mounts if not name.startswith("/etc/"))]
+        options += [*base.options(mounts, place), *etc]
     limits = spec.limits
     for dest, mode, size in (("/tmp", "1777", limits.tmp_mb), ("/run", "0755", 16), (HOME, "0700", limits.tmp_mb)):
         options += ["--perms", mode, "--size", str(size * MEGABYTE), "--tmpfs", dest]

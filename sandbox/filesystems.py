@@ -17,6 +17,7 @@ UNFIT = {
     "9p": "is a 9p share, which can't hold one",
     "fuse.sshfs": "is sshfs, which can't hold one",
 }
+LAYERS = ("ext4", "xfs", "btrfs", "tmpfs")  # that certainly can be read-only layers
 FIX = "set SIA_HOME to a directory on a local disk (ext4, xfs, btrfs) or, if there is none, on a tmpfs such as /dev/shm"
 
 
@@ -46,3 +47,13 @@ def _check(device: int, directory: str) -> None:
     found = kind(Path(directory))
     if found in UNFIT:
         raise CannotIsolate(f"no overlay can be written here: this {UNFIT[found]}", where=directory, fix=FIX)
+
+
+def can_be_layer(directory: Path) -> bool:
+    """Whether a directory can certainly be a read-only layer; others may be able to as well."""
+    return _is_layer(os.stat(directory).st_dev, str(directory))  # noqa: PTH116
+
+
+@functools.lru_cache(maxsize=64)
+def _is_layer(device: int, directory: str) -> bool:
+    return kind(Path(directory)) in LAYERS

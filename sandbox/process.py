@@ -395,7 +395,7 @@ def _check_descriptors(passed: Mapping[int, int]) -> None:
 def _options(host: Host, spec: SandboxSpec, descriptors: arguments.Descriptors) -> bytes:
     """What bwrap reads with `--args`; `descriptors` takes what it reads besides."""
     roots = interpreter.roots(spec.python) if spec.python else ()
-    base = rootfs.look(spec.rootfs, host.uid, host.gid) if spec.rootfs else None
+    base = rootfs.look(spec.rootfs, host.uid, host.gid, host.state) if spec.rootfs else None
     options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp, base)
     return os.fsencode("\0".join([*options, ""]))
 

@@ -62,6 +62,17 @@ for f in $(find / -xdev -perm -4000 2>/dev/null | head -3); do echo setuid; done
         assert sorted(path.name for path in (image / "etc").iterdir()) == before
         assert (image / "app/deep/image.txt").read_text() == "from the image\n"
 
+    def test_etc_is_one_mount_where_nothing_lies_below_it(self, inside: Inside, image: Path, tmp_path: Path) -> None:
+        (tmp_path / "shown").mkdir(mode=0o755)
+        (tmp_path / "shown/file").write_text("ours\n")
+        script = "grep -c ' /etc' /proc/self/mountinfo; whoami; ls /etc | wc -l; cat /etc/debian_version /etc/ours/file"
+        _, text = inside(script, rootfs=image)
+        mounts, name, entries, version, _ = text.splitlines()
+        assert (mounts, name) == ("1", "agent") and int(entries) > 30 and version.startswith("12")
+        _, text = inside(script, rootfs=image, binds=(Bind(tmp_path / "shown", "/etc/ours"),))
+        assert int(text.splitlines()[0]) > 10
+        assert text.splitlines()[1:] == ["agent", str(int(entries) + 1), version, "ours"]
+
     def test_ours_is_mounted_beside_theirs(
         self, inside: Inside, image: Path, overlay: Callable[..., Overlay], tmp_path: Path
     ) -> None:
