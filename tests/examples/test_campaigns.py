@@ -33,7 +33,7 @@ answer = "<stop/>"
 
 def test_the_campaign_can_be_read() -> None:
     campaign = load_campaign(TOP / "examples" / "campaigns" / "renderers.toml")
-    assert campaign.candidates == ("transcript",) and len(find_tasks(campaign.tasks, TOP)) == len(SMALL) == 6
+    assert campaign.candidates == ("transcript",) and len(find_tasks(campaign.tasks, TOP)) == len(SMALL) == 10
 
 
 def test_the_examples_of_the_candidate_are_valid_answers(tmp_path: Path) -> None:

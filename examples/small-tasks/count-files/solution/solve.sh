@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+ls inbox | wc -l > count.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+cat first.txt second.txt > joined.txt

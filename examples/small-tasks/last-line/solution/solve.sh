@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+tail -n 1 log.txt > last.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+LC_ALL=C sort names.txt > sorted.txt
