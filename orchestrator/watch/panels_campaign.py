@@ -144,29 +144,45 @@ def matrix(now: CampaignNow, width: int) -> RenderableType:
     for trial in view.trials:
         cells[trial.arm, trial.task].append(trial)
     names = [arm.name for arm in view.arms]
-    task_width = min(TASK_MOST, max(4, *(len(_task_name(now, task)) for task in view.tasks), 4))
+    task_width = min(TASK_MOST, max(14, *(len(_task_name(now, task)) for task in view.tasks), 14))
     task_width = max(8, min(task_width, width - 2 - 2 * (ARM_LEAST + 1)))
-    fits = max(1, (width - 2 - task_width) // (ARM_LEAST + 1))
-    shown, hidden = names[:fits], names[fits:]
-    each = min(ARM_MOST, (width - 2 - task_width) // max(1, len(shown)) - 1)
-    whole = all(trial.reward is not None for trial in view.trials)
-    fraction = 0 if whole else 2 + 2 * len(str(max((len(trials) for trials in cells.values()), default=1)))
-    lines = [_heading(shown, task_width, each, hidden)]
-    for task in view.tasks:
-        base = _mean(cells[BASELINE, task.name])
-        row = [_cell(cells[arm, task.name], base if arm != BASELINE else None, each, whole) for arm in shown]
-        lines.append(line([fitted(Text(_task_name(now, task)), task_width), *row]))
-    means = {arm: _mean([trial for task in view.tasks for trial in cells[arm, task.name]]) for arm in shown}
-    row = [_total(means[arm], means[BASELINE] if arm != BASELINE else None, each, fraction) for arm in shown]
-    lines.append(line([fitted(Text("mean", "bold"), task_width), *row]))
-    lines += [Text(f" {note}", "dim") for note in forgeability_notes(view)]
+    fits = max(2, (width - 2 - task_width) // (ARM_LEAST + 1))
+    lines: list[Text] = []
+    for block in _blocks(names, fits):
+        each = max(1, min(ARM_MOST, (width - 2 - task_width) // len(block) - 1))
+        lines += [Text()] if lines else []
+        lines += _block(now, cells, block, task_width, each)
+    lines += [marks.cut(Text(f" {note}", "dim"), width) for note in forgeability_notes(view)]
     return Group(*lines)
 
 
-def _heading(shown: Sequence[str], task_width: int, each: int, hidden: Sequence[str]) -> Text:
+def _blocks(names: Sequence[str], fits: int) -> list[Sequence[str]]:
+    """Arms that stand beside each other; the baseline stands in each block, since it is what they are compared with."""
+    if len(names) <= fits:
+        return [names]
+    first, rest = [name for name in names if name == BASELINE], [name for name in names if name != BASELINE]
+    step = max(1, fits - len(first))
+    return [[*first, *rest[start : start + step]] for start in range(0, len(rest), step)]
+
+
+def _block(
+    now: CampaignNow, cells: Mapping[tuple[str, str], list[TrialRow]], shown: Sequence[str], task_width: int, each: int
+) -> list[Text]:
+    view = now.view
+    whole = all(trial.reward is not None for trial in view.trials)
+    fraction = 0 if whole else 2 + 2 * len(str(max((len(trials) for trials in cells.values()), default=1)))
     titles = [fitted(fitted(Text(marks.name(arm), "bold"), each - 1, right=True), each) for arm in shown]
-    heading = line([fitted(Text("reward by task", "bold"), task_width), *titles])
-    return heading.append(f" +{len(hidden)} more", "dim") if hidden else heading
+    lines = [line([fitted(Text("reward by task", "bold"), task_width), *titles])]
+    for task in view.tasks:
+        base = _mean(cells.get((BASELINE, task.name), ()))
+        row = [_cell(cells.get((arm, task.name), ()), base if arm != BASELINE else None, each, whole) for arm in shown]
+        lines.append(line([fitted(Text(_task_name(now, task)), task_width), *row]))
+    means = {
+        arm: _mean([trial for task in view.tasks for trial in cells.get((arm, task.name), ())])
+        for arm in {BASELINE, *shown}
+    }
+    row = [_total(means[arm], means[BASELINE] if arm != BASELINE else None, each, fraction) for arm in shown]
+    return [*lines, line([fitted(Text("mean", "bold"), task_width), *row])]
 
 
 def _task_name(now: CampaignNow, task: TaskRow) -> str:
