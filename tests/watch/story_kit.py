@@ -147,6 +147,10 @@ class Terminal:
                 raise AssertionError(f"waited {seconds:g} s for {what}; the screen of {name} is:\n{screen}")
             time.sleep(0.05)
 
+    def flags(self, name: str) -> str:
+        """`0 1` as a shell has it: not on the alternate screen, and the cursor can be seen."""
+        return self._tmux("display-message", "-p", "-t", name, "#{alternate_on} #{cursor_flag}")
+
     def ended(self, name: str, seconds: float = 20.0) -> int:
         """The exit code, once the program has ended."""
         deadline = time.monotonic() + seconds
