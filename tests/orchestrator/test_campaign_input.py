@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -176,6 +179,18 @@ def test_bad_input_state_on_a_full_disk(place: Workplace, small_disk: Path) -> N
 def test_bad_input_state_on_a_read_only_disk(place: Workplace, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert "can't be written" in run_with_home(place, small_disk / "sia")
+
+
+def test_whoever_looks_at_a_lock_does_not_make_taking_it_fail(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    looking = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as `locks.holder` does for a moment
+    threading.Timer(0.1, os.close, (looking,)).start()
+    with locks.hold(path, "x", "y"):
+        held = locks.look(path)
+        assert held is not None and (held.pid, held.command) == (os.getpid(), "")
+        assert abs(held.since - time.time()) < 60
+    assert locks.look(path) is None and not path.exists()
 
 
 def test_a_lock_is_free_once_its_holder_is_gone(tmp_path: Path) -> None:
