@@ -202,12 +202,17 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def on_done(self, event: Done) -> None:
         """Work has ended."""
-        if self.screen_stack:
+        if not self.ending:
             event.then(event.value, event.error)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the screen is being taken down: news are for nobody any more."""
+        return not self.screen_stack or not self.main.query("#footer")
 
     def on_loaded(self, event: Loaded) -> None:
         """News from a reading thread."""
-        if not self.screen_stack:  # it ends just now
+        if self.ending:
             return
         if event.name == "overview":
             self._news(event.value, event.error)
