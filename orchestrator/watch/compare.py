@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -10,7 +11,10 @@ from orchestrator.home import Home
 from orchestrator.journal import Exchange
 from orchestrator.untrusted import printable
 from orchestrator.watch import reading
+from orchestrator.watch.context_tree import conversation, plainly
 from orchestrator.watch.iterations import Iterations, Line
+
+COMPARED_LINES = 5000  # of each request
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,12 @@ class Comparison:
         pair = self.pair(row)
         if pair[0] is None or pair[1] is None:
             return []
-        return [printable(line).replace("\n", " ") for line in trajectory.context_difference(pair[0], pair[1], lines)]
+        left, right = trajectory.prompt(pair[0]), trajectory.prompt(pair[1])
+        if conversation(left) is not None or conversation(right) is not None:
+            found = _difference(left, right, lines)
+        else:
+            found = trajectory.context_difference(pair[0], pair[1], lines)
+        return [printable(line).replace("\n", " ") for line in found]
 
     def pair(self, row: int) -> tuple[Exchange | None, Exchange | None]:
         """Both sides of a row, with their texts."""
@@ -98,6 +107,13 @@ def _aligned(runs: list[trajectory.Run], left: list[Line], right: list[Line]) ->
                 rows.append(Row(None, next(sides[1]), False))
         waiting = len(run.numbers) if run.kind == "left" else 0
     return rows
+
+
+def _difference(left: str, right: str, lines: int) -> list[str]:
+    """Of two requests of which at least one is a conversation."""
+    texts = [plainly(one).splitlines()[:COMPARED_LINES] for one in (left, right)]
+    found = list(difflib.unified_diff(texts[0], texts[1], "left", "right", lineterm="", n=1))
+    return found[:lines] + ([f"… {len(found) - lines} more lines"] if len(found) > lines else [])
 
 
 def partner(home: Home, trial: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lxml import etree
 
@@ -35,8 +35,11 @@ class Node:
 def tree(text: str, before: str | None = None) -> Node:
     """The tree of a context. `before`: the context of the iteration before, to tell what is new (None: all is).
 
-    What is no XML becomes one node with its text.
+    A conversation becomes a node for each turn, with the entries in it. What is no XML becomes one node with its text.
     """
+    turns = conversation(text)
+    if turns is not None:
+        return _turns(turns, [] if before is None else conversation(before) or [])
     root = _parsed(text)
     if root is None:
         shown = printable(text)
@@ -46,10 +49,69 @@ def tree(text: str, before: str | None = None) -> Node:
     return _Builder(known).root(root)
 
 
-def plain(text: str, title: str) -> Node:
-    """A node of text that is not looked into."""
-    shown = printable(text)
-    return Node(one_line(title, TITLE), "", one_line(shown[:SUMMARY]), shown, len(text), True)
+def conversation(text: str) -> list[tuple[str, str]] | None:
+    """(role, text) of each turn, of a request that is a conversation (`trajectory.prompt`); None if it is none."""
+    if not text.startswith("<turn role="):
+        return None
+    root = _parsed(f"<turns>{printable(text)}</turns>")
+    if root is None:
+        return None
+    return [(one_line(str(turn.get("role")), 20), turn.text or "") for turn in _elements(root)]
+
+
+def _turns(turns: list[tuple[str, str]], before: list[tuple[str, str]]) -> Node:
+    shared = 0
+    while shared < min(len(turns), len(before)) and turns[shared] == before[shared]:
+        shared += 1
+    children = []
+    for number, (role, text) in enumerate(turns):
+        new = number >= shared
+        root = _parsed(f"<turn>{text}</turn>")
+        made = Node("", "", "", printable(text), len(text), new) if root is None else _Builder(set()).root(root)
+        inner = tuple(_aged(child, new=new) for child in made.children)
+        size = max(made.size, len(text))
+        children.append(Node(role, role, one_line(text[:SUMMARY]), made.text.strip("\n"), size, new, inner))
+    title = f"conversation of {len(turns)} turns"
+    return Node(
+        title, "conversation", "", "", sum(child.size for child in children), shared < len(turns), tuple(children)
+    )
+
+
+def _aged(node: Node, *, new: bool) -> Node:
+    return replace(node, new=new, children=tuple(_aged(child, new=new) for child in node.children))
+
+
+def answered_with(before: str, after: str) -> str | None:
+    """What the user's side said between two states of a conversation, as readable text; None if it is none."""
+    earlier, later = conversation(before), conversation(after)
+    if earlier is None or later is None:
+        return None
+    known = {_bytes(entry) for _, text in earlier for entry in _entries(text) or ()}
+    shared = 0
+    while shared < min(len(earlier), len(later)) and earlier[shared] == later[shared]:
+        shared += 1
+    said = []
+    for role, text in later[shared:]:
+        entries = _entries(text)
+        if role == "assistant":
+            continue
+        if entries is None:
+            said.append(printable(text))
+            continue
+        fresh = [one for one in entries if _bytes(one) not in known and one.tag != "context"]  # which is metrics
+        said += [readable(_bytes(one).decode("utf-8", "replace")) for one in fresh]
+    return "\n".join(said)
+
+
+def _entries(turn: str) -> list[etree._Element] | None:
+    root = _parsed(f"<turn>{turn}</turn>")
+    return None if root is None else list(_elements(root))
+
+
+def plainly(text: str) -> str:
+    """A request as text for people: a conversation without the escapes that its turns have in XML."""
+    turns = conversation(text)
+    return text if turns is None else "\n".join(f"[{role}]\n{inner}" for role, inner in turns)
 
 
 def readable(entries: str) -> str:

@@ -16,10 +16,10 @@ from orchestrator.errors import UsageError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import Home
 from orchestrator.journal import Exchange, Journal
-from orchestrator.trajectory import observed
+from orchestrator.trajectory import observed, prompt
 from orchestrator.untrusted import one_line, printable
 from orchestrator.watch import reading
-from orchestrator.watch.context_tree import readable
+from orchestrator.watch.context_tree import answered_with, readable
 from orchestrator.watch.searching import Searcher
 
 TAIL = 256 * 1024  # bytes of stdout and stderr that are shown
@@ -187,7 +187,9 @@ class Iterations:
         """
         if n >= self.count:
             return None
-        return readable(observed(self.get(n), self.get(n + 1)))
+        one, two = self.get(n), self.get(n + 1)
+        said = answered_with(prompt(one), prompt(two))
+        return readable(observed(one, two)) if said is None else said
 
     def search(
         self, text: str, start: int, direction: Direction = 1, *, stop: Callable[[], bool] | None = None

@@ -10,7 +10,7 @@ from rich.text import Text
 from orchestrator.untrusted import printable
 from orchestrator.watch import marks
 from orchestrator.watch.columns import Column, fitted, line, place
-from orchestrator.watch.context_tree import MAX_NODES, Node, readable, tree
+from orchestrator.watch.context_tree import MAX_NODES, Node, answered_with, plainly, readable, tree
 from orchestrator.watch.texts import FOLDS, block, rows
 from tests.watch.reading_kit import CONTROL
 from tests.watch.sample_text import HOSTILE
@@ -168,3 +168,23 @@ def test_hostile_entries_are_harmless_and_bounded() -> None:
 def test_entries_become_readable_text() -> None:
     text = '<single id="2" exit_code="0">\nls\n<stdout><![CDATA[a\n  b]]></stdout><stderr/></single>'
     assert readable(text) == "single id=2 exit_code=0\n  ls\n  stdout\n    a\n      b"
+
+
+def test_a_conversation_is_a_tree_of_turns() -> None:
+    first = '<turn role="user">Begin.</turn>'
+    answer = '<turn role="assistant">&lt;single&gt;ls&lt;/single&gt;</turn>'
+    output = '&lt;single id="2"&gt;\n&lt;stdout&gt;a&lt;/stdout&gt;\n&lt;/single&gt;'
+    then = f'{first}\n{answer}\n<turn role="user">{output}&lt;context time="1"/&gt;</turn>'
+    made = tree(then, first)
+    assert [(child.title, child.new) for child in made.children] == [
+        ("user", False),
+        ("assistant", True),
+        ("user", True),
+    ]
+    assert made.title == "conversation of 3 turns" and made.children[0].text == "Begin."
+    entry, _ = made.children[2].children
+    assert (entry.title, entry.new, entry.children[0].text) == ("single id=2", True, "a")
+    assert answered_with(first, then) == "single id=2\n  stdout\n    a"
+    assert answered_with("<context/>", then) is None
+    assert plainly(then).startswith("[user]\nBegin.\n[assistant]\n<single>ls</single>")
+    assert tree('<turn role="user">\x00&bad;</turn>').title == "text"
