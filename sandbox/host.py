@@ -151,10 +151,10 @@ class Host:
             self.exposure.forget(path)
         self.ramdisks.release(path)
         try:
-            if path.is_dir() and not path.is_symlink():
-                _remove_tree(path)
-            else:
+            if path.is_symlink() or not path.is_dir():  # what a link leads to need not even be ours to look at
                 path.unlink(missing_ok=True)
+            else:
+                _remove_tree(path)
         except OSError as error:
             raise SandboxFailed(f"can't be removed ({error.strerror})", where=str(path)) from None
 
