@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from orchestrator.engines import start
 from orchestrator.engines.models import located
-from orchestrator.engines.serve import serve
-from orchestrator.errors import SiaError
+from orchestrator.engines.serve import Model
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,28 +22,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.context < 256 or not 1 <= options.parallel <= 64 or not 0 <= options.temperature <= 5:
         parser.error("--context from 256 up, --parallel 1 to 64, --temperature 0 to 5")
-    try:
+
+    def make() -> Model:
         model = located(options.model)
-    except SiaError as error:
-        print(f"llama engine: {error.render()}", file=sys.stderr)
-        return error.exit_code
-    try:
         from orchestrator.engines.llama.model import LlamaModel
         from orchestrator.engines.llama.server import LlamaOptions, LlamaServer
 
         server = LlamaServer(model, LlamaOptions(options.context, options.parallel, options.threads))
-        serve(LlamaModel(server, temperature=options.temperature, cdata=not options.no_cdata))
-    except ModuleNotFoundError as error:
-        if error.name != "xllamacpp":
-            raise
-        print("llama engine: xllamacpp is missing\n  fix: pip install 'sia-orchestrator[llama]'", file=sys.stderr)
-        return 78
-    except SiaError as error:
-        print(f"llama engine: {error.render()}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return LlamaModel(server, temperature=options.temperature, cdata=not options.no_cdata)
+
+    return start.run("llama", ("xllamacpp",), make)
 
 
 if __name__ == "__main__":

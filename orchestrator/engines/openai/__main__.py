@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from orchestrator.engines import start
 from orchestrator.engines.openai.dialects import DIALECTS
-from orchestrator.engines.serve import serve
-from orchestrator.errors import SiaError
+from orchestrator.engines.serve import Model
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--retries", type=int, default=4, help="of requests that hit a rate limit or a failure")
     parser.add_argument("--temperature", type=float, help="default: the server's")
     options = parser.parse_args(arguments)
-    try:
+
+    def make() -> Model:
         from orchestrator.engines.openai.model import ChatModel
         from orchestrator.engines.openai.server import ChatServer, ServerOptions
 
@@ -36,18 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
                 retries=max(0, options.retries),
             )
         )
-        serve(ChatModel(server, attempts=max(1, options.attempts), temperature=options.temperature))
-    except ModuleNotFoundError as error:
-        if error.name not in ("openai", "genai_prices"):
-            raise
-        print("openai engine: openai is missing\n  fix: pip install 'sia-orchestrator[openai]'", file=sys.stderr)
-        return 78
-    except SiaError as error:
-        print(error.render(), file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return ChatModel(server, attempts=max(1, options.attempts), temperature=options.temperature)
+
+    return start.run("openai", ("openai", "genai_prices"), make)
 
 
 if __name__ == "__main__":
