@@ -31,6 +31,10 @@ EVENTS = 2000  # newest events that are held
 CAMPAIGNS = 200  # newest campaigns that are listed
 _OWNERS_EVERY = 1.0  # seconds between looks at who holds the locks
 _ORPHANS_EVERY = 30.0  # the same for what a dead owner left: it walks /proc
+_SKIPPED = (  # what a disqualified candidate has not run will not come
+    "SELECT count(*) FROM trial WHERE campaign = ? AND state = 'planned' AND arm IN"
+    " (SELECT arm FROM trial WHERE campaign = ? AND state = 'done' AND disqualified IS NOT NULL)"
+)
 _ANSWERED = 60.0  # seconds for which an answered request is shown
 
 
@@ -185,7 +189,8 @@ class Feed:
         if known is None or known[0] != key or campaign["state"] == "running":
             query = "SELECT state, count(*) FROM trial WHERE campaign = ? GROUP BY state"
             counts = {row[0]: row[1] for row in db.execute(query, (campaign["id"],))}
-            known = (key, sum(counts.values()), counts.get("done", 0), counts.get("running", 0))
+            skipped = db.execute(_SKIPPED, (campaign["id"], campaign["id"])).fetchone()[0]
+            known = (key, sum(counts.values()) - skipped, counts.get("done", 0), counts.get("running", 0))
             self._counts[campaign["id"]] = known
         return known[1], known[2], known[3]
 

@@ -89,13 +89,16 @@ def head(now: CampaignNow, width: int) -> RenderableType:
     state = Text.assemble(marks.sign(view.state), " ", (one_line(view.state, 20), marks.style_of(view.state)))
     who: list[Text | str] = [Text(view.id, "bold"), state, marks.name(view.file), f"baseline {view.baseline[:12]}"]
     who.append(f"started {marks.clock(view.created)}")
-    done, total = view.done, len(view.trials)
+    out = {trial.arm for trial in view.trials if trial.disqualified}
+    skipped = sum(trial.state == "planned" and trial.arm in out for trial in view.trials)
+    done, total = view.done, len(view.trials) - skipped
     odd = Counter(trial.outcome for trial in view.trials if trial.outcome in ("limit", "crashed", "invalid"))
     amounts: list[Text | str] = [
         f"{done}/{total} trials",
         Text(f"{now.running} running", "green") if now.running else "",
     ]
     amounts += [Text(f"{number} {word}", marks.style_of(word or "")) for word, number in odd.items()]
+    amounts.append(Text(f"{skipped} of disqualified ones not run", "dim") if skipped else "")
     progress = Text(" ").append_text(marks.bar(done / max(1, total), max(10, min(60, width - 50)), "green"))
     spent: list[Text | str] = [f"at work {marks.span(now.seconds)}", f"{marks.count(now.tokens)} tokens"]
     spent.append(f"cost {'unknown' if now.cost is None else marks.money(now.cost)}")
@@ -113,7 +116,8 @@ def head(now: CampaignNow, width: int) -> RenderableType:
 
 def _left(now: CampaignNow) -> str:
     left = now.left
-    pieces = [f"{len(now.view.trials) - now.view.done} trials"] if left.seconds is None else []
+    waiting = len(now.view.trials) - now.view.done
+    pieces = [f"{waiting} trial{'' if waiting == 1 else 's'}"] if left.seconds is None else []
     pieces += [f"about {marks.span(left.seconds)}"] if left.seconds is not None else []
     pieces += [marks.money(left.cost)] if left.cost is not None else []
     pieces += [f"{marks.count(left.tokens)} tokens"] if left.tokens is not None else []
@@ -271,12 +275,12 @@ def _verdict_columns(*, final: bool, reach: float, width: int) -> tuple[Column[J
 
     def word(row: Judged) -> Text:
         name = str(row[1]["verdict"])
-        return Text(name if final else f"{name}?", STYLES.get(name, ""))
+        return Text(name if final or name == "disqualified" else f"{name}?", STYLES.get(name, ""))
 
     def picture(row: Judged) -> Text:
         numbers = row[1]
         if numbers["difference"] is None or numbers["p"] is None:
-            return Text("nothing to compare", "dim")
+            return Text("not compared", "dim")
         shown = marks.interval(numbers["low"], numbers["difference"], numbers["high"], reach, plot)
         return Text(shown, STYLES.get(str(numbers["verdict"]), ""))
 

@@ -102,7 +102,8 @@ class Instance:
 
 @dataclass(frozen=True)
 class CampaignLine:
-    """A campaign in one line. `state` is `stopped` where the process that ran it is gone."""
+    """A campaign in one line. `state` is `stopped` where the process that ran it is gone. `trials` leaves out those
+    that will not be run, since their candidate is disqualified."""
 
     id: str
     state: str
