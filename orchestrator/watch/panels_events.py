@@ -22,7 +22,6 @@ EVENTS: tuple[Column[Event], ...] = (
         11,
         sort=lambda one: one.kind,
     ),
-    Column("subject", "what", lambda one: Text(marks.name(one.subject)), 16, from_width=110),
     Column("text", "what happened", lambda one: Text(event_text(one)), 20, flexible=True),
 )
 
