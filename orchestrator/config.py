@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from orchestrator.engines import named
 from orchestrator.errors import ConfigError
+from orchestrator.toml_file import read_toml as read_toml
+from orchestrator.toml_file import unknown_key, wrong_value
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
@@ -198,20 +199,6 @@ def _float(value: Any) -> Any:
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The parsed file. Raises ConfigError that names the file and the line."""
-    try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except FileNotFoundError:
-        raise ConfigError("file not found", where=str(path), fix="write it, or name another file") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 (byte {error.start})", where=str(path), fix="save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not valid TOML: {error}", where=str(path), fix="correct that line") from None
-    except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror}", where=str(path), fix="name a readable file") from None
-
-
 def validate(model: type[M], values: dict[str, Any], path: Path) -> M:
     """`values` as a `model`. Raises ConfigError with the place, the problem and the fix of each fault."""
     try:
@@ -225,11 +212,10 @@ def validate(model: type[M], values: dict[str, Any], path: Path) -> M:
 def _describe(fault: Any, model: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in fault["loc"]) or "file"
     if fault["type"] == "extra_forbidden":
-        return f"{place}: unknown key (known: {', '.join(_known(model, fault['loc'][:-1]))})"
+        return unknown_key(place, _known(model, fault["loc"][:-1]))
     if fault["type"] == "missing":
         return f"{place}: required, but missing"
-    given = repr(fault.get("input"))
-    return f"{place}: {fault['msg'].removeprefix('Value error, ')} (got {given[:60]})"
+    return wrong_value(place, fault["msg"].removeprefix("Value error, "), fault.get("input"))
 
 
 def _known(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

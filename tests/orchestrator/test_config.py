@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError
 
 FAULTS = (
     ('[agent]\npath = ["instance"]\n', "agent.path: unknown key (known: paths, command"),
-    ('[agents]\npaths = ["instance"]\n', "agents: unknown key (known: agent, engines, main, promotion)"),
+    ('[agents]\npaths = ["instance"]\n', "agents: unknown key (known: agent, engines, main, promotion, watch)"),
     ('[agent]\npaths = "instance"\n', "agent.paths"),
     ('[agent]\npaths = ["../outside"]\n', "'../outside' is not a plain path inside the repository"),
     ('[agent]\npaths = [".git"]\n', "'.git' is not a plain path inside the repository"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from orchestrator.engines.scripted.expressions import Expression, Let, Pick, Template, Values, Wrong, as_truth
 from orchestrator.engines.scripted.faults import LINE_FAULTS, SETTINGS, TEXT_FAULTS, Faults, draw
 from orchestrator.errors import ConfigError
+from orchestrator.toml_file import read_toml, unknown_key, wrong_value
 
 FIX = "see the policy format: python -c 'import orchestrator.engines.scripted as s; help(s)'"
 
@@ -66,17 +66,7 @@ class Policy:
 
 def load(path: Path) -> Policy:
     """The compiled policy. Raises ConfigError that names each place."""
-    try:
-        values = tomllib.loads(path.read_bytes().decode("utf-8"))
-    except FileNotFoundError:
-        raise ConfigError("the policy file does not exist", where=str(path), fix="write it or name another") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 (byte {error.start})", where=str(path), fix="save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not valid TOML: {error}", where=str(path), fix="correct that line") from None
-    except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror}", where=str(path), fix="name a readable file") from None
-    return compile_policy(values, str(path))
+    return compile_policy(read_toml(path), str(path))
 
 
 def compile_policy(values: Mapping[str, Any], where: str = "policy") -> Policy:
@@ -114,7 +104,7 @@ class _Table:
             raise Wrong(f"{place}: a table is expected")
         for name in values:
             if name not in known:
-                raise Wrong(f"{self._at(name)}: unknown key (known: {', '.join(known)})")
+                raise Wrong(unknown_key(self._at(name), known))
 
     def _at(self, name: str) -> str:
         return f"{self.place}.{name}" if self.place else name
@@ -122,7 +112,7 @@ class _Table:
     def raw(self, name: str, kind: type, default: Any) -> Any:
         value = self.values.get(name, default)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise Wrong(f"{self._at(name)}: {kind.__name__} is expected (got {value!r:.60})")
+            raise Wrong(wrong_value(self._at(name), f"{kind.__name__} is expected", value))
         return value
 
     def table(self, name: str, known: tuple[str, ...]) -> _Table:
@@ -131,7 +121,7 @@ class _Table:
     def number(self, name: str, default: float, *, most: float = 1e9, least: float = 0.0, whole: bool = False) -> float:
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-            raise Wrong(f"{self._at(name)}: a {'whole ' if whole else ''}number is expected (got {value!r:.60})")
+            raise Wrong(wrong_value(self._at(name), f"a {'whole ' if whole else ''}number is expected", value))
         if not least <= value <= most:
             raise Wrong(f"{self._at(name)}: {value} is not between {least:g} and {most:g}")
         return float(value)
