@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -131,10 +132,12 @@ def _cell(view: CampaignView, arm: str, task: str) -> Text:
 
 def trial_table(view: CampaignView) -> Table:
     """Every trial of the plan, in its order."""
-    table = Table(title="trials", title_justify="left")
-    for name in ("trial", "candidate", "task", "repeat", "result", "reward", "iterations", "tokens", "seconds"):
-        number = name in ("repeat", "reward", "iterations", "tokens", "seconds")
-        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=name == "trial")
+    table = Table(title="trials", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name in ("trial", "candidate", "task", "rep", "result", "reward", "iter", "tokens", "sec"):
+        number = name in ("rep", "reward", "iter", "tokens", "sec")
+        table.add_column(
+            name, justify="right" if number else "left", overflow="fold", no_wrap=number or name == "trial"
+        )
     for trial in view.trials:
         record = trial.record or {}
         result = one_line(trial.outcome or trial.state)

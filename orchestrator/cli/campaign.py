@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import sqlite3
 import sys
 import time
@@ -21,6 +22,7 @@ from orchestrator.locks import holder
 if TYPE_CHECKING:
     from rich.console import Console
 
+OFF_TERMINAL = 160  # columns of a table in a file or a pipe: nothing is folded that a search should find
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout.")]
 Parallel = Annotated[int | None, Parameter(help="Trials at the same time (default: the file's, else the cores).")]
 Id = Annotated[str, Parameter(help="The campaign's id, its unique beginning, its number, or `last`.")]
@@ -194,4 +196,5 @@ def positive(parallel: int | None) -> int | None:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False)
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else OFF_TERMINAL
+    return Console(file=sys.stdout, highlight=False, width=wide)
