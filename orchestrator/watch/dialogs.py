@@ -230,8 +230,8 @@ class Help(Dialog):
             lines.append(Text.assemble((f"{keys:<11}", "bold"), f"{action.name:<20} {first}"))
             lines += [Text(f"{'':<32}{line}") for line in more]
         lines.append(Text(""))
-        lines.append(Text('^c always leaves. Other keys: sia.toml, [watch.keys], for example kill = "x"'))
-        return lines
+        hint = '^c always leaves. Other keys: sia.toml, [watch.keys], for example kill = "x"'
+        return lines + [Text(line) for line in fold_words(hint, room + 30)]
 
     def pressed(self, event: events.Key) -> bool:
         """? and enter close too."""
