@@ -69,7 +69,7 @@ def repo(agent_repo: AgentRepo) -> AgentRepo:
 
 def test_what_nothing_names_goes_and_the_rest_stays(repo: AgentRepo) -> None:
     places = {name: made(repo, name) for name in ("c0", "c1", "c2", "c3")}
-    generation = aged(next(repo.home.generations.iterdir()))
+    generation = aged(repo.home.generations / repo.repository.head())
     before = set(digest(repo.home.root))
     planned = collect(repo.home, repo.settings, NOW, dry_run=True)
     assert before ^ set(digest(repo.home.root)) <= {"sia.db-shm", "sia.db-wal"}
