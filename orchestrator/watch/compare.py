@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from orchestrator.watch.context_tree import conversation, plainly
 from orchestrator.watch.iterations import Iterations, Line
 
 COMPARED_LINES = 5000  # of each request
+REST = 20  # a comparison of running trials is made again after this many times what it took
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,14 @@ class Comparison:
         self.first: int | None = None  # index in `rows` of the first difference; None if there is none
         self.cut = False  # the journals are longer than what is compared of them
         self._compared: tuple[int, int] | None = None
+        self._rest_until = float("-inf")
 
     def refresh(self) -> bool:
-        """Compare what has come since; returns whether anything changed."""
+        """Compare again if something has come since, but not all the time; returns whether anything changed."""
         self.left.refresh()
         self.right.refresh()
-        counts = (self.left.count, self.right.count)
-        if counts == self._compared:
+        counts, begun = (self.left.count, self.right.count), time.monotonic()
+        if counts == self._compared or begun < self._rest_until:
             return False
         replies = (self.left.replies(), self.right.replies())
         runs = trajectory.compare(*replies)
@@ -56,6 +59,7 @@ class Comparison:
         self.cut = max(map(len, replies)) > trajectory.COMPARED
         self.first = next((number for number, row in enumerate(self.rows) if not row.same), None)
         self._compared = counts
+        self._rest_until = time.monotonic() + REST * (time.monotonic() - begun)
         return True
 
     def difference(self, row: int, lines: int = 200) -> list[str]:
