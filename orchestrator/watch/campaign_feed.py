@@ -176,7 +176,10 @@ class CampaignFeed:
         if time.monotonic() - self._owner_at > _OWNER_EVERY:
             self._owner_at = time.monotonic()
             self._owned = reading.owner(lock_path(self._home, self._id)) is not None
-        return view if self._owned else replace(view, state="stopped")
+        if self._owned:
+            return view
+        cut_off = (replace(trial, state="planned") if trial.state == "running" else trial for trial in view.trials)
+        return replace(view, state="stopped", trials=tuple(cut_off))  # a resume runs them again from their start
 
     # -- judging ------------------------------------------------------------------------------------------------------
 

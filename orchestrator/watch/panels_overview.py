@@ -290,6 +290,11 @@ def overview(snapshot: Snapshot, width: int) -> RenderableType:
             for one in snapshot.orphans[:8]
         ]
         parts.append(Text(" The next start of `sia supervise` or of a campaign clears it.", "dim"))
+    elif snapshot.supervisor is None and not snapshot.instances:
+        parts += [
+            Text(),
+            marks.cut(Text(" Nothing is left of a killed supervisor: no process, mount or layer.", "dim"), width),
+        ]
     if snapshot.campaigns:
         parts += [Text(), table(CAMPAIGNS, snapshot.campaigns[:5], width)]
     if snapshot.events:
