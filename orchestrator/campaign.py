@@ -160,8 +160,9 @@ def _finish(
 ) -> str:
     """Run what is still planned, then store the verdicts; whatever stops it leaves a campaign that can be resumed."""
     directory = home.campaigns / name
-    runner = _runner(directory, name, setup, store, context, signals, parallel)
-    runner.run(Waiting(t, attempt) for t, attempt in _still_planned(store.view(name)))
+    before = store.view(name)
+    runner = _runner(directory, before, setup, store, context, signals, parallel)
+    runner.run(Waiting(t, attempt) for t, attempt in _still_planned(before))
     view = store.view(name)
     if tampering := baseline_tampering(observations(view)):
         store.fail(name, f"the baseline is disqualified: {tampering}")
@@ -184,7 +185,7 @@ def _finish(
 
 def _runner(
     directory: Path,
-    name: str,
+    view: CampaignView,
     setup: Setup,
     store: CampaignStore,
     context: TrialContext,
@@ -193,9 +194,8 @@ def _runner(
 ) -> Runner:
     from orchestrator.task_files import prepare
 
-    view = store.view(name)
     copies = neutral.directory(context.home.root, directory / "tasks")
-    board = Board(name, {arm.name: sum(t.arm == arm.name for t in view.trials) for arm in view.arms})
+    board = Board(view.id, {arm.name: sum(t.arm == arm.name for t in view.trials) for arm in view.arms})
     for trial in view.trials:
         if trial.state == "done":
             tokens = trial.record.get("tokens") if trial.record else None
@@ -204,7 +204,7 @@ def _runner(
                 board.out[trial.arm] = trial.disqualified
     board.out.update({arm.name: arm.refused for arm in view.arms if arm.refused})
     return Runner(
-        id=name,
+        id=view.id,
         campaign=setup.campaign,
         context=context,
         store=store,
