@@ -80,8 +80,9 @@ class Tracks:
             self._tracks[row["id"]] = track
         track.note(row, now)
         quiet = None if track.active is None else max(0.0, now - track.active)
-        pause = row["paused_seconds"] + (now - row["paused"] if row["paused"] is not None else 0.0)
-        elapsed = max(0.0, now - row["started"] - pause)
+        until = now if self._lives(row["supervisor"], row["supervisor_started"]) else row["updated"]
+        pause = row["paused_seconds"] + (until - row["paused"] if row["paused"] is not None else 0.0)
+        elapsed = max(0.0, until - row["started"] - pause)
         percent = track.percent
         if percent is None and row["cpu"] is not None and elapsed > 0:
             percent = 100 * row["cpu"] / elapsed

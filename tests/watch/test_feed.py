@@ -111,6 +111,12 @@ def test_pauses_do_not_count(home: Home, feed: Feed) -> None:
     assert found.used == pytest.approx(0.25, abs=0.01)
 
 
+def test_the_time_of_an_orphan_has_ended(home: Home, feed: Feed) -> None:
+    now = time.time()
+    run_row(home, "t1", started=now - 1000, updated=now - 900, supervisor_started=12.0)
+    assert feed.poll().instances[0].elapsed == pytest.approx(100, abs=1)
+
+
 def test_unknown_amounts_stay_unknown(home: Home, feed: Feed) -> None:
     run_row(home, "t1", cost=None)
     found = feed.poll().instances[0]
