@@ -7,14 +7,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
@@ -38,6 +37,7 @@ CLOCKS = 0.9  # seconds between two drawings when nothing but the time has chang
 IDLE_POLL = 1.5  # once nothing has changed for a while, or the terminal lost the focus
 IDLE_AFTER = 20  # polls without a change
 GONE = 3.0  # seconds that an orderly end may take after a signal
+LAST = ("filter", "palette", "help", "quit")  # always in the footer
 TABS = ("instances", "campaign", "compare", "generations", "events", "sandbox")
 
 
@@ -62,16 +62,21 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     AUTO_FOCUS = None
 
+    def __init__(self) -> None:
+        super().__init__(id="main")
+        self.headline, self.tabs, self.note, self.footer = Bar("headline", lines=2), Tabs("tabs"), Note(), Footer()
+        self.filter = Input(id="filter", placeholder="words", compact=True, select_on_focus=False)
+        self.views: dict[str, View] = {view.TITLE: view() for view in VIEWS}
+
     def compose(self) -> ComposeResult:
         """Everything there is; views that are not looked at cost nothing."""
-        yield Bar("headline", lines=2)
-        yield Tabs("tabs")
+        yield self.headline
+        yield self.tabs
         with ContentSwitcher(id="views", initial="view-instances"):
-            for view in VIEWS:
-                yield view()
-        yield Input(id="filter", placeholder="words", compact=True, select_on_focus=False)
-        yield Note()
-        yield Footer()
+            yield from self.views.values()
+        yield self.filter
+        yield self.note
+        yield self.footer
 
     def on_key(self, event: events.Key) -> None:
         """Every key that the filter's line did not take."""
@@ -125,6 +130,7 @@ class WatchApp(App[int], inherit_bindings=False):
         self.marked: str | None = None  # a trial that waits for a second one to be compared with
         self.stack: list[tuple[str, str]] = [(view, ident)]
         self.last_resort: threading.Timer | None = None
+        self._bars: object = None
         self._unchanged = 0
         self._drawn_at = 0.0
         self.theme = actions.THEMES["terminal" if self.no_color else self.settings.theme]
@@ -136,7 +142,7 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def get_default_screen(self) -> Screen[None]:
         """The one screen below all dialogs."""
-        return MainScreen(id="main")
+        return MainScreen()
 
     # -- life
 
@@ -208,7 +214,7 @@ class WatchApp(App[int], inherit_bindings=False):
     @property
     def ending(self) -> bool:
         """Whether the screen is being taken down: news are for nobody any more."""
-        return not self.screen_stack or not self.main.query("#footer")
+        return not self.screen_stack or not self.main.children
 
     def on_loaded(self, event: Loaded) -> None:
         """News from a reading thread."""
@@ -244,12 +250,14 @@ class WatchApp(App[int], inherit_bindings=False):
     @property
     def view(self) -> View:
         """The view that is shown."""
-        return self.main.query_one(f"#view-{self.stack[-1][0]}", View)
+        return self.main.views[self.stack[-1][0]]
 
     @property
-    def main(self) -> Screen[Any]:
+    def main(self) -> MainScreen:
         """The screen below the dialogs."""
-        return self.screen_stack[0]
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
 
     def go(self, view: str, ident: str = "", *, push: bool = True) -> None:
         """Show a view; `push`: esc comes back from it."""
@@ -323,7 +331,7 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def open_filter(self) -> None:
         """Type words."""
-        line = self.main.query_one("#filter", Input)
+        line = self.main.filter
         line.display = True
         line.value = self.view.filter_text
         line.cursor_position = len(line.value)
@@ -338,7 +346,7 @@ class WatchApp(App[int], inherit_bindings=False):
         if event.key in ("down", "up", "pagedown", "pageup") and (action := self.keymap.action(event.key, None)):
             self.view.act(action)
             return True
-        line = self.main.query_one("#filter", Input)
+        line = self.main.filter
         if event.key == "enter":
             self._close_filter()
             self.view.set_filter(line.value, done=True)
@@ -351,7 +359,7 @@ class WatchApp(App[int], inherit_bindings=False):
 
     def _close_filter(self) -> None:
         self.main.set_focus(None)
-        self.main.query_one("#filter", Input).display = False
+        self.main.filter.display = False
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Lines are chosen while words are typed."""
@@ -375,35 +383,34 @@ class WatchApp(App[int], inherit_bindings=False):
     @property
     def note(self) -> Note:
         """The line for what just happened."""
-        return self.main.query_one("#note", Note)
+        return self.main.note
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """A sentence above the footer, until the next one or the next key."""
-        try:
+        if not self.ending:
             self.note.say(text, bad=bad)
-        except (NoMatches, IndexError):  # it ends just now
-            return
 
     def _headline(self) -> None:
         if self.snapshot is not None:
-            bar = self.main.query_one("#headline", Bar)
-            bar.put(*headline(self.snapshot, self.size.width).split("\n"))
+            self.main.headline.put(*headline(self.snapshot, self.size.width).split("\n"))
 
     def refresh_bars(self) -> None:
         """Tabs and footer follow the view, the cursor and the mode."""
         view = self.view
+        state, must = view.state(), self.read_only or bool(view.filter_text)
+        live = [name for name in view.live() if not (self.read_only and BY_NAME[name].steps)]
+        shown = (view.TITLE, state, must, live, self.size)
+        if shown == self._bars:
+            return
+        self._bars = shown
         names = [(name, f"{self.keymap.hint(name)} {name}", self.keymap.hint(name)) for name in TABS]
         if view.TITLE not in TABS:
             names.append((view.TITLE, view.TITLE, view.TITLE))
-        state = view.state()
         rest = "  ".join(part for part in (state, "READ-ONLY" if self.read_only else "") if part)
-        self.main.query_one("#tabs", Tabs).choose(names, view.TITLE, rest)
-        footer = self.main.query_one("#footer", Footer)
-        live = [name for name in view.live() if not (self.read_only and BY_NAME[name].steps)]
-        last = ("filter", "palette", "help", "quit")
-        footer.offer(self._hints(live), self._hints(last))
+        self.main.tabs.choose(names, view.TITLE, rest, must=must)
+        self.main.footer.offer(self._hints(live), self._hints(LAST))
 
-    def _hints(self, names: Any) -> list[Hint]:
+    def _hints(self, names: Sequence[str]) -> list[Hint]:
         return [Hint(self.keymap.hint(name), BY_NAME[name].word, name) for name in names if self.keymap.keys[name]]
 
     def on_tabs_chosen(self, event: Tabs.Chosen) -> None:

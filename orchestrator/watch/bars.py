@@ -88,11 +88,20 @@ class Tabs(Bar):
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self._places: list[tuple[int, int, str]] = []
+        self._chosen: tuple[Sequence[tuple[str, str, str]], str, str, bool] | None = None
 
-    def choose(self, names: Sequence[tuple[str, str, str]], active: str, rest: str = "") -> None:
-        """`names`: (name, what is shown, what is shown where room is short); `rest` stands at the right end."""
+    def on_resize(self) -> None:
+        """More or less has room."""
+        if self._chosen is not None:
+            names, active, rest, must = self._chosen
+            self.choose(names, active, rest, must=must)
+
+    def choose(self, names: Sequence[tuple[str, str, str]], active: str, rest: str, *, must: bool) -> None:
+        """`names`: (name, what is shown, what is shown where room is short). `rest` stands at the right end where there
+        is room for it; where it `must`, the names make room."""
+        self._chosen = (names, active, rest, must)
         needed = 2 + sum(cell_len(label) + 2 for _, label, _ in names) + cell_len(rest)
-        tight = self.size.width > 0 and needed > self.size.width
+        tight = must and 0 < self.size.width < needed
         line, self._places = Text(" "), []
         for name, label, short in names:
             if tight and name != active:

@@ -236,13 +236,13 @@ class Lines(Widget):
         if not len(self.source):
             return self._empty_strips(height, width, base)
         strips = []
-        inner = self._inner()
+        inner, gap, thumb = self._inner(), Segment(" ", base), Segment("┃", base)
         if (header := self._header()) is not None:
-            strips.append(self._strip(header, inner, base + HEADER, " "))
+            strips.append(self._strip(header, inner, base + HEADER, gap))
         mark_top, mark_bottom = self._thumb(height - len(strips))
         for y in range(height - len(strips)):
             n = self.top + y
-            mark = "┃" if mark_top <= y < mark_bottom else " "
+            mark = thumb if mark_top <= y < mark_bottom else gap
             if n >= len(self.source):
                 strips.append(Strip.blank(width, base))
                 continue
@@ -252,14 +252,14 @@ class Lines(Widget):
             strips.append(self._strip(self.source.line(n, inner), inner, style, mark, over=style is not base))
         return strips
 
-    def _strip(self, text: Text, width: int, style: Style, mark: str, *, over: bool = False) -> Strip:
+    def _strip(self, text: Text, width: int, style: Style, mark: Segment, *, over: bool = False) -> Strip:
         if self.found and not over:
             text = text.copy()
             text.highlight_words([self.found], FOUND, case_sensitive=False)
         segments = segments_of(text, self.app.console, style)
         strip = Strip(segments).crop(self.left, self.left + width) if segments else Strip([])
         strip = strip.extend_cell_length(width, style)
-        return Strip([*strip, Segment(mark, self.rich_style)], width + 1)
+        return Strip([*strip, mark], width + 1)
 
     def _empty_strips(self, height: int, width: int, base: Style) -> list[Strip]:
         lines = fold_words(self.empty, max(1, width - 2)) if self.empty else []

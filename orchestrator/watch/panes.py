@@ -61,7 +61,7 @@ class Body(Horizontal):
     DEFAULT_CSS = """
     Body { height: 1fr; width: 1fr; }
     Body > Vertical { height: 1fr; }
-    Body > .beside { border-left: solid $primary; }
+    Body > .beside { border-left: solid $primary; padding-left: 1; }
     """
 
     def __init__(self, stacks: Sequence[Stack], order: Sequence[Pane] = ()) -> None:

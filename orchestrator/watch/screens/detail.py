@@ -44,9 +44,10 @@ class DetailView(View):
         self.rows, self.folded = IterationRows(), Tree()
         self.following = True
         self._entry: object = None
-        self._head: list[Text] = []
+        self._shown: Shown | None = None
         self._answer, self._effect, self._log = Wrapped(""), Wrapped(""), Wrapped("")
         self._said = Wrapped("")
+        self._said_before: object = None
         self.panes = [
             Lines("detail-iterations", empty=NONE),
             Lines("detail-context", empty="no context yet"),
@@ -75,8 +76,8 @@ class DetailView(View):
     def enter(self, ident: str) -> None:
         """An instance, a trial, or `main`."""
         if ident and ident != self.ident:
-            self.ident, self.now, self._entry, self.following = ident, None, None, True
-            self.rows, self.folded = IterationRows(), Tree()
+            self.ident, self.now, self._entry, self._shown, self.following = ident, None, None, None, True
+            self.rows, self.folded, self._said_before = IterationRows(), Tree(), None
             self.filter_text = ""
             for pane in self.panes:
                 pane.found = ""
@@ -136,13 +137,17 @@ class DetailView(View):
             if self.following and len(self.rows):
                 pane.go(len(self.rows) - 1)
         self._windows()
-        if now.shown is not None:
+        fresh = now.shown is not None and now.shown is not self._shown
+        if now.shown is not None and fresh:
+            self._shown = now.shown
             self._iteration(now.shown)
-        if now.talk is not None:
+        if now.talk is not None and now.talk != self._said_before:
+            self._said_before = now.talk
             self._talk(*now.talk)
-        if now.log is not None:
+        if now.log is not None and (now.log != self._log.text or self.panes[LOG].source is not self._log):
             self.panes[LOG].show(self._log.grow(now.log))
-        self.heads()
+        if fresh:
+            self.heads()
 
     def _windows(self) -> None:
         """Read the lines of the list that are seen but not there."""
@@ -174,7 +179,7 @@ class DetailView(View):
         parts = []
         for message in sent:
             clock = time.strftime(" %H:%M:%S", time.localtime(message.time)) if message.time else ""
-            parts.append((Text(f"→ from the {message.who}{clock}", "bold"), Wrapped(message.text)))
+            parts.append((Text(f"→ from the {message.who}{clock}", "bold"), Wrapped(message.text, words=True)))
         if said:
             parts.append((Text("← from the instance", "bold"), self._said.grow(said)))
         self.panes[TALK].show(Sections(parts))

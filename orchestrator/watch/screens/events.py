@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from rich.text import Text
 from textual.app import ComposeResult
 
+from orchestrator.watch.bars import Bar
+from orchestrator.watch.columns import line, place
 from orchestrator.watch.lines import Lines
-from orchestrator.watch.panels_events import EVENTS
+from orchestrator.watch.panels_events import EVENTS, REQUESTS
 from orchestrator.watch.tables import Table
 from orchestrator.watch.values import Event, Snapshot
 from orchestrator.watch.view import Target, View
 
 EMPTY = "Nothing has happened yet. Campaigns, promotions and what people ask for leave their events here."
+
+
+STEPS = 4  # of the last minute that are shown
 
 
 class EventsView(View):
@@ -31,6 +37,7 @@ class EventsView(View):
     def compose(self) -> ComposeResult:
         """A table that stays at its end until the cursor is moved."""
         yield self.pane
+        yield Bar("events-steps", lines=0)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """New events."""
@@ -38,6 +45,16 @@ class EventsView(View):
         none = f"no event has «{self.filter_text}» (esc drops the filter)" if snapshot.events else EMPTY
         self.pane.set_empty(none)
         self.pane.show(self.table)
+        self.heads()
+
+    def heads(self) -> None:
+        """Steps that people asked for in the last minute."""
+        snapshot = self.watch_app.snapshot
+        asked = snapshot.requests[-STEPS:] if snapshot is not None else ()
+        placed = place(REQUESTS, self.room)
+        lines = [line([each.render(one) for each in placed]) for one in asked]
+        title = [Text(" steps that people asked for", "bold underline")] if lines else []
+        self.query_one("#events-steps", Bar).put(*title, *lines)
 
     def set_filter(self, text: str, *, done: bool) -> None:
         """Fewer lines."""

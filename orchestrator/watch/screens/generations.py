@@ -92,9 +92,12 @@ class GenerationsView(View):
             return
         if self.now is not None and now.serial == self.now.serial:
             return
-        self.now = now
+        first, self.now = self.now is None, now
         self.heads()
         self.panes[0].show(self.generations.fill(now.generations))
+        if first and now.standing is not None:  # what main is, not what was tried last
+            numbers = [one.number for one in self.generations.seen]
+            self.panes[0].go(numbers.index(now.standing.generation.number))
         self.panes[1].show(self.promotions.fill(now.promotions))
         self._code()
 
