@@ -47,7 +47,7 @@ KEPT_CONNECTIONS = 200  # of the instance, and of the verifier, in the record
 KEPT_WORKDIR_BYTES = 256 * 1024 * 1024
 POLL_SECONDS = 0.25  # how late a stop from outside is noticed
 GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (CONTRACT.md: SIGTERM)
-CLOSED_SECONDS = 3.0  # that an instance may run on after it has closed its engine line
+CLOSED_SECONDS = 10.0  # that an instance may run on after it has closed its engine line: a loaded machine is slow
 SPARE_SECONDS = 10.0  # beyond the sandbox's own wall clock limit, before it is ended from here too
 
 

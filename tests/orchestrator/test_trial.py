@@ -198,8 +198,9 @@ def test_bad_input_instance_never_ends(kit: TrialKit) -> None:
 @pytest.mark.bad_input
 @pytest.mark.parametrize("how", ["engine.close()", "engine.shutdown(socket.SHUT_RDWR)"])
 @ONE_MODE
-def test_bad_input_instance_closes_its_engine_socket(kit: TrialKit, how: str) -> None:
+def test_bad_input_instance_closes_its_engine_socket(kit: TrialKit, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs on: it is ended within seconds, as crashed, and not at the limit of time with its files judged."""
+    monkeypatch.setattr("orchestrator.trial.CLOSED_SECONDS", 2.0)
     record = kit.run(
         ENGINE + ANSWERS.join(("\n    ", f"    {how}\n    import time\n    time.sleep(1000)\n")), seconds=60
     )
@@ -234,7 +235,10 @@ while True:
 
 @pytest.mark.parametrize("how", ["engine.close()", "engine.shutdown(socket.SHUT_RDWR)"])
 @ONE_MODE
-def test_a_generation_is_cancelled_when_the_instance_closes_the_line(kit: TrialKit, how: str) -> None:
+def test_a_generation_is_cancelled_when_the_instance_closes_the_line(
+    kit: TrialKit, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.trial.CLOSED_SECONDS", 2.0)
     told = kit.directory / "told"
     engine = EngineHost("sleepy", ("python", "-c", SLEEPY_ENGINE, str(told)), kit.directory, kit.directory / "log")
     engine.start()
