@@ -80,8 +80,10 @@ class Dialog(ModalScreen[str | None], inherit_bindings=False):
     def on_key(self, event: events.Key) -> None:
         """Keys of a dialog: its own first, then scrolling."""
         used = self.pressed(event)
-        line = self.focused
-        if isinstance(line, Input) and not used:
+        line = next((each for each in self.query(Input) if not each.disabled), None)
+        if line is not None and not used:
+            if self.focused is not line:  # on a busy machine the focus may come later than the first key
+                self.set_focus(line)
             if event.key == "enter":
                 self.entered(line.value)
             elif event.is_printable:  # it was typed before the line had the focus
