@@ -186,8 +186,8 @@ def _launcher(root: bool) -> tuple[Launcher, memory.Enforcer]:
         return launcher, enforcer
     try:
         scoped = Launcher.start(None, NEUTRAL, prefix)
-    except CannotIsolate:
-        return launcher, enforcer  # systemd refuses: watch instead
+    except CannotIsolate as error:  # systemd refuses: watch instead
+        return launcher, memory.Watchdog(f"{enforcer.why}; systemd scope: {error.what}")
     better = memory.enter_scope(scoped.pid)
     if isinstance(better, memory.Watchdog):
         scoped.close()
