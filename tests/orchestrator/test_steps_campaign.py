@@ -101,6 +101,7 @@ def test_a_person_steps_in(place: Workplace) -> None:
     with hanging(place) as (process, rows):
         first, second = (row["id"] for row in rows)
         assert {row["arm"] for row in rows} == {"slow"} and all(row["limit_seconds"] == 300.0 for row in rows)
+        _look(place, first)
         _pause_and_resume(place, first)
         _kill(place, first)
         said = place.sia("send", "hurry up", "--to", second, "--json")
@@ -112,6 +113,16 @@ def test_a_person_steps_in(place: Workplace) -> None:
     assert view.state == "done" and trial_of(place, second).outcome == "completed"
     assert (view.verdicts["slow"]["verdict"], view.verdicts["slow"]["excluded"]) == ("inconclusive", 1)
     _rerun(place, first, second)
+
+
+def _look(place: Workplace, trial: str) -> None:
+    """Whoever watches sees what was asked and answered last."""
+    live = place.state / "run/live"
+    live.mkdir()
+    (live / f"{trial}.wanted").touch()
+    until((live / f"{trial}.json").exists)
+    shown = json.loads((live / f"{trial}.json").read_text())
+    assert shown["state"] == "working" and shown["answer"].startswith("<single ") and "<context" in shown["context"]
 
 
 def _pause_and_resume(place: Workplace, trial: str) -> None:
@@ -139,6 +150,7 @@ def _kill(place: Workplace, trial: str) -> None:
     until(lambda: trial_of(place, trial).state == "done")
     row = trial_of(place, trial)
     assert row.record is not None
+    until(lambda: not (place.state / f"run/live/{trial}.json").exists())
     assert (row.outcome, row.record["excluded"], row.reward) == ("invalid", "killed by a person", None)
     with pytest.raises(UsageError, match="has ended already"):
         told(place, "kill", trial)

@@ -24,7 +24,10 @@ from sandbox.spec import Limits, SandboxSpec
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
 WAIT = 10.0
 COUNT = "import time\nwhile True:\n    print('x', flush=True)\n    time.sleep(0.005)\n"
-CHAIN = "import os, time\nif os.fork():\n    time.sleep(3600)\nwhile True:\n    if os.fork():\n        os._exit(0)\n    os.write(1, b'x')\n"
+CHAIN = (  # each process forks and ends at once
+    "import os, time\nif os.fork():\n    time.sleep(3600)\n"
+    "while True:\n    if os.fork():\n        os._exit(0)\n    os.write(1, b'x')\n"
+)
 HIDDEN = (  # the first thread has ended: the process looks like a zombie, and works on
     "import ctypes, os, threading, time\n"
     "def work():\n    while True:\n        os.write(1, b'x')\n        time.sleep(0.005)\n"
@@ -116,6 +119,17 @@ def test_what_had_stopped_itself_stays_stopped(host: Host) -> None:
         time.sleep(0.1)
         text = os.read(read, 1 << 16)
         assert b"woken" not in text and b"x" in text
+
+
+def test_what_can_t_be_stopped_goes_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(host, COUNT) as (sandbox, read):
+        until(lambda: taken(read))
+        monkeypatch.setattr(freeze, "PATIENCE", 0.0)
+        with pytest.raises(SandboxFailed, match="faster than they can be stopped"):
+            sandbox.pause()
+        assert sandbox.pauses.since is None
+        taken(read)
+        until(lambda: taken(read))
 
 
 def test_ended_ones_can_t_be_paused(host: Host) -> None:
