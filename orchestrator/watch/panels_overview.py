@@ -55,12 +55,12 @@ def _limit_bar(instance: Instance) -> Text:
 
 COLUMNS: tuple[Column[Instance], ...] = (
     Column("mark", "", lambda one: marks.sign(one.state), 1),
-    Column("id", "instance", lambda one: Text(_short(one), "bold"), 8, sort=lambda one: one.id),
+    Column("id", "instance", lambda one: Text(_short(one), "bold"), 10, sort=lambda one: one.id),
     Column(
         "candidate",
         "candidate",
         lambda one: Text(marks.name(one.candidate)),
-        11,
+        10,
         flexible=True,
         sort=lambda one: one.candidate,
         weight=2,
@@ -69,7 +69,7 @@ COLUMNS: tuple[Column[Instance], ...] = (
         "task",
         "task",
         lambda one: Text(marks.name(one.task)),
-        11,
+        10,
         flexible=True,
         sort=lambda one: one.task,
         weight=2,
