@@ -95,6 +95,9 @@ def test_what_was_found_here_holds_everything_inside(host: Host, inside: Callabl
     print(host.memory_enforcer, "·", host.memory.why)
     outcome, _ = inside("x = bytearray(90 << 20)", python=True, limits=Limits(memory_mb=200, seconds=60))
     assert (outcome.exit_code, outcome.limit, outcome.memory_enforcer) == (0, None, host.memory_enforcer)
+    bomb = "import os, time\np = [os.fork() for _ in range(3)]\nx = bytearray(60 << 20)\ntime.sleep(60)"
+    bombed, _ = inside(bomb, python=True, limits=Limits(memory_mb=200, seconds=60))
+    assert (bombed.limit, bombed.signal) == ("memory", 9)
     enforcer = host.memory
     if not isinstance(enforcer, Cgroup):
         return
