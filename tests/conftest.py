@@ -93,6 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Remember the configuration for the hook above, which does not get it."""
     global _config
     _config = config
+    if REPORTS not in os.environ:  # some containers set it; then each of thousands of processes compiles all it imports
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:  # by nohup, or by a shell that put us into the background
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
