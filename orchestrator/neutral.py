@@ -53,8 +53,8 @@ def directory(state: Path, meaning: Path) -> Path:
 
 def remove(host: Host, meaning: Path) -> None:
     """Remove a link and what it stands for, or what lies at `meaning` itself."""
-    if meaning.is_symlink():
-        host.remove(meaning.parent / meaning.readlink())
+    if meaning.is_symlink():  # without `..`: the host knows ramdisks and mounts by the paths under which it made them
+        host.remove(Path(os.path.normpath(meaning.parent / meaning.readlink())))
     host.remove(meaning)
 
 

@@ -162,6 +162,7 @@ def test_uppers_in_memory_make_no_difference(kit: TrialKit) -> None:
     full = kit.run(program, task, upper="memory", disk_mb=20)
     assert (full.outcome, full.detail, full.reward, full.changes) == ("limit", "disk", 1.0, 2)
     assert not list(kit.home.campaigns.glob("*/*/layers")) and not list(kit.home.campaigns.glob("*/*/verifier"))
+    assert not kit.host.ramdisks._ramdisks, "the memory is given back with the trial, not with the campaign"
 
 
 @pytest.mark.bad_input
