@@ -19,6 +19,7 @@ from rich.text import Text
 from orchestrator.untrusted import printable
 
 TAB = 8
+PIECE = 16_384  # characters of an endless line that are folded for good
 
 
 class Source(Protocol):
@@ -118,6 +119,11 @@ class Wrapped:
             fresh = self.text[self._whole : end - 1]
             self._folded.extend(self._cut(fresh, width))
             self._whole, self._kept = end, len(self._folded)
+        while len(self.text) - self._whole > 2 * PIECE:  # a line without an end must not be folded again and again
+            piece = self.text[self._whole : self._whole + PIECE]
+            self._folded.extend(self._cut(piece, width))
+            self._whole += PIECE
+            self._kept = len(self._folded)
         if rest := self.text[self._whole :]:
             self._folded.extend(self._cut(rest, width))
 

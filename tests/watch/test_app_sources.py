@@ -79,6 +79,20 @@ def test_a_growing_text_is_the_same_as_one_that_came_at_once() -> None:
     assert [grown.line(n, 20).plain for n in range(len(grown))] == [once.line(n, 20).plain for n in range(len(once))]
 
 
+def test_a_line_without_an_end_is_not_folded_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.watch import sources
+
+    folded: list[int] = []
+    monkeypatch.setattr(sources, "fold_text", lambda text, width: folded.append(len(text)) or fold_text(text, width))
+    text = "日本" * 100_000
+    source = Wrapped(text)
+    source.fold(80)
+    folded.clear()
+    source.grow(text + "語").fold(80)
+    assert sum(folded) <= 2 * sources.PIECE + 1
+    assert "".join(source.line(n, 80).plain for n in range(len(source))) == text + "語"
+
+
 def test_a_text_that_became_another_is_folded_anew() -> None:
     source = Wrapped("one\ntwo\n")
     source.fold(20)
