@@ -60,7 +60,8 @@ class Driver:
         def seen() -> bool:
             nonlocal screen
             screen = self.text()
-            joined = " ".join(screen.replace("┃", " ").split())
+            inside = " ".join(" ".join(re.findall("┃([^┃]*)┃", screen)).split())
+            joined = " ".join(screen.split()) + inside
             return all(text in joined for text in texts) and not (gone and gone in joined)
 
         await self.wait(seen, " and ".join(map(repr, texts)) + (f" without {gone!r}" if gone else ""))
