@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sandbox.process import Sandbox
 
 SANDBOX_UID = 61001  # uid and gid of all sandboxes when the supervisor is root; belongs to nobody on common systems
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEUTRAL = Path("/run/.sia")  # as root: where the spawner's private tmpfs lies
 
 
@@ -141,9 +142,31 @@ class Host:
             return
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
         if path.is_dir() and not path.is_symlink():
-            for _, directories, files, descriptor in os.fwalk(path, follow_symlinks=False):
-                for name in (*directories, *files):
-                    os.chown(name, self.uid, self.gid, dir_fd=descriptor, follow_symlinks=False)
+            self._own_below(os.open(path, _DIRECTORY))
+
+    def _own_below(self, here: int) -> None:
+        """Everything in an open directory, which is closed. An instance may have nested it deeper than Python's stack,
+        so nothing recurses; nor could it have moved what `..` leads to, since it has ended."""
+        waiting = [self._own_entries(here)]  # directories to be entered, for each level
+        try:
+            while waiting:
+                if waiting[-1]:
+                    here = _exchange(here, waiting[-1].pop())
+                    waiting.append(self._own_entries(here))
+                    continue
+                waiting.pop()
+                if waiting:
+                    here = _exchange(here, "..")
+        finally:
+            os.close(here)
+
+    def _own_entries(self, directory: int) -> list[str]:
+        """What lies in it; returns the names of directories."""
+        with os.scandir(directory) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for name, _ in found:
+            os.chown(name, self.uid, self.gid, dir_fd=directory, follow_symlinks=False)
+        return [name for name, is_directory in found if is_directory]
 
     def remove(self, path: Path) -> None:
         """Remove a tree that an instance may have written (mode-000 directories, `work/work`…). Missing is fine."""
@@ -194,6 +217,13 @@ def _launcher(root: bool) -> tuple[Launcher, memory.Enforcer]:
         return launcher, memory.Watchdog(f"{enforcer.why}; {better.why}")
     launcher.close()
     return scoped, better
+
+
+def _exchange(directory: int, name: str) -> int:
+    """A directory in, or above, an open one, which is closed."""
+    other = os.open(name, _DIRECTORY, dir_fd=directory)
+    os.close(directory)
+    return other
 
 
 def _remove_tree(top: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sandbox.diff import diff
 from sandbox.errors import SandboxFailed, UnsafePath
 from sandbox.host import Host
-from sandbox.layers import freeze, materialise, read_layered
+from sandbox.layers import flatten, freeze, materialise, read_layered
 from sandbox.spec import Overlay
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("mode")]
@@ -146,3 +146,26 @@ def test_lending_shows_files_as_the_sandboxs_own(
     assert (outcome.exit_code, text) == (0, "1000\nx")
     assert (mine / "file").read_text() == "x"
     assert changes((mine,), app.upper) == {"file": "modified"}
+
+
+def test_layers_nested_deeper_than_pythons_stack_are_joined(host: Host, tmp_path: Path) -> None:
+    """Main may nest its data like that; a supervisor that could not join them would never start again."""
+    depth, upper = 1500, tmp_path / "upper"
+    upper.mkdir()
+    here = os.open(upper, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    flatten(host, (upper,), tmp_path / "joined")
+    found = os.open(tmp_path / "joined", os.O_RDONLY)
+    for _ in range(depth):
+        inner = os.open("d", os.O_RDONLY, dir_fd=found)
+        os.close(found)
+        found = inner
+        assert os.fstat(found).st_uid == host.uid
+    os.close(found)
+    for path in (upper, tmp_path / "joined"):
+        host.remove(path)
