@@ -46,8 +46,9 @@ def _theme(app: WatchApp) -> None:
 
 def _redraw(app: WatchApp) -> None:
     """Draw everything again, whatever another program wrote over it."""
-    app.refresh(repaint=True, layout=True)
-    app.screen.refresh(repaint=True, layout=True)
+    app.screen.refresh()
+    for widget in app.main.walk_children():
+        widget.refresh()
 
 
 def _suspend(app: WatchApp) -> None:

@@ -159,6 +159,7 @@ class WatchApp(App[int], inherit_bindings=False):
     def on_ready(self) -> None:
         """Everything is composed: the first view, and reading begins."""
         self._show(*self.stack[-1])
+        self.app_resume_signal.subscribe(self, lambda _: actions.DO["redraw"](self))  # fg: the screen is empty
         for reader in self.readers:
             reader.start()
 
