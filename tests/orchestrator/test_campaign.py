@@ -228,7 +228,7 @@ def test_bad_input_tasks_changed_since_the_interruption(small: Workplace) -> Non
 def test_bad_input_an_engine_that_always_dies_stops_the_campaign(small: Workplace) -> None:
     """An outage is nobody's result: the trials are planned again, and count once the engine is mended."""
     small.write("policy.toml", '[faults]\ncrash = 1.0\n[[rule]]\nwhen = "true()"\nanswer = "<stop/>"\n')
-    small.campaign_file("careful", repeats=3)
+    small.campaign_file("careful", repeats=3, extra="parallel = 8\n")  # all wait for the engine at once
     done = small.sia("campaign", "run", "campaign.toml", code=None)
     print(done.stderr)
     assert done.returncode == 1, done.stderr
