@@ -111,7 +111,7 @@ def attempts(view: CampaignView) -> list[Attempt]:
 
 def set_aside(connection: sqlite3.Connection, view: CampaignView, trial: TrialRow, why: str) -> int:
     """Move the result into the table of attempts, plan the trial again, withdraw the verdicts; in the caller's
-    transaction. Returns the attempt's number."""
+    transaction. From then on a resume can do the rest, should this process die. Returns the attempt's number."""
     number = len(attempts_of(view, trial.id)) + 1
     connection.execute(
         "INSERT INTO trial_attempt (trial, attempt, time, why, outcome, detail, started, finished, record)"
@@ -124,6 +124,7 @@ def set_aside(connection: sqlite3.Connection, view: CampaignView, trial: TrialRo
         (trial.id,),
     )
     connection.execute("DELETE FROM verdict WHERE campaign = ?", (view.id,))
+    connection.execute("UPDATE campaign SET state = 'interrupted', finished = NULL WHERE id = ?", (view.id,))
     return number
 
 
