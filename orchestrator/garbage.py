@@ -12,7 +12,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.home import Home
 
 KEEP_CAMPAIGNS, MIN_AGE_HOURS = 10, 24.0  # defaults
+UNFINISHED = ("running", "interrupted")  # states of a campaign
 COMMIT = re.compile(r"[0-9a-f]{40}")
 BUNDLE = re.compile(r"([0-9a-f]{40})-[0-9a-f]+\.bundle")
 ENVIRONMENT = re.compile(r"[0-9a-f]{32}")
@@ -100,10 +101,10 @@ def collect(home: Home, settings: Settings, rules: Rules, *, dry_run: bool = Fal
             places = [("task files", files / "tasks")]
             if rules.evidence and campaign in needed.old:
                 places.append(("trial files", files / "trials"))
-            removed += _campaign(home, campaign, places, left, dry_run=dry_run)
+            removed += _campaign(home, connection, campaign, places, left, dry_run=dry_run)
         removed += _levels(home, connection, left, dry_run=dry_run)
         if rules.evidence:
-            removed += _texts(home, needed.old, left, dry_run=dry_run)
+            removed += _texts(home, lambda: _needed(connection, settings, rules.keep).old, left, dry_run=dry_run)
     return Collection(tuple(removed), tuple(left))
 
 
@@ -134,7 +135,7 @@ def _needed(connection: sqlite3.Connection, settings: Settings, keep: int) -> _N
         rows = connection.execute("SELECT id, state, setup FROM campaign ORDER BY created DESC, id DESC").fetchall()
         agents, old, closed = [settings.agent], [], []
         for number, row in enumerate(rows):
-            unfinished = row["state"] in ("running", "interrupted")
+            unfinished = row["state"] in UNFINISHED
             if unfinished or number < keep:
                 arms = connection.execute("SELECT judged FROM arm WHERE campaign = ?", (row["id"],))
                 commits |= {arm[0] for arm in arms if arm[0]}
@@ -258,14 +259,24 @@ def _remove(item: Item) -> bool:
 
 
 def _campaign(
-    home: Home, campaign: str, places: Sequence[tuple[str, Path]], left: list[str], *, dry_run: bool
+    home: Home,
+    connection: sqlite3.Connection,
+    campaign: str,
+    places: Sequence[tuple[str, Path]],
+    left: list[str],
+    *,
+    dry_run: bool,
 ) -> list[Item]:
-    """Files of a campaign that never runs again."""
+    """Files of a campaign that never runs again, unless somebody runs a trial of it again (`sia campaign rerun`)."""
     items = [Item(kind, path, size_of(path.resolve())) for kind, path in places if path.is_dir()]
     if not items or dry_run:
         return items
     try:
         with locks.hold(lock_path(home, campaign), f"campaign {campaign} is being run", "wait for it"):
+            state = connection.execute("SELECT state FROM campaign WHERE id = ?", (campaign,)).fetchone()["state"]
+            if state in UNFINISHED:  # begun since we looked, and interrupted
+                left.append(f"files of campaign {campaign}: a trial of it is run again")
+                return []
             for item in items:
                 if item.path.is_symlink():  # to its neutral place
                     shutil.rmtree(item.path.resolve())
@@ -308,14 +319,15 @@ def _level_items(levels: data_layers.Levels, connection: sqlite3.Connection) -> 
     return found
 
 
-def _texts(home: Home, campaigns: Sequence[str], left: list[str], *, dry_run: bool) -> list[Item]:
-    """Contexts and answers that only journals of these campaigns name."""
+def _texts(home: Home, old: Callable[[], Sequence[str]], left: list[str], *, dry_run: bool) -> list[Item]:
+    """Contexts and answers that only journals of old campaigns name. Which ones are old is asked when nothing runs, and
+    nothing can start: one may have been gone on with, or promoted from, since we looked."""
     store = home.exchanges / "exchanges.db"
-    if not campaigns or not store.exists():
+    if not old() or not store.exists():
         return []
     with orphans.alone(home.root) as alone:
         if not alone:
             left.append("texts of the exchange store: something runs that may write to it; stop it first")
             return []
-        freed = exchange_garbage.collect(home, campaigns, dry_run=dry_run)
+        freed = exchange_garbage.collect(home, old(), dry_run=dry_run)
     return [Item("texts", store, freed)] if freed else []

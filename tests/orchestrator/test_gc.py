@@ -212,6 +212,24 @@ def test_a_campaign_that_a_generation_rests_on_keeps_its_evidence(repo: AgentRep
     assert collect(repo.home, repo.settings, Rules(keep=1, min_age=0, evidence=True)).items == ()
 
 
+def test_a_campaign_that_goes_on_while_we_collect_keeps_its_files(
+    repo: AgentRepo, store: ExchangeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sia campaign rerun` of a finished one begins, and is interrupted, between our look and our removing."""
+    real = garbage._environments
+
+    def meanwhile(home: Home, needed: garbage._Needed) -> set[str]:
+        with closing(database.connect(home.database)) as connection:
+            connection.execute("UPDATE campaign SET state = 'interrupted' WHERE id = 'c1'")
+        return real(home, needed)
+
+    monkeypatch.setattr(garbage, "_environments", meanwhile)
+    done = collect(repo.home, repo.settings, Rules(keep=1, min_age=0, evidence=True))
+    assert done.items == () and "run again" in done.left[0]
+    assert (repo.home.campaigns / "c1/trials/t/stdout.txt").exists()
+    assert Journal.open(store, "c1-t").verify().collected is None
+
+
 def test_texts_stay_while_somebody_may_write(repo: AgentRepo, store: ExchangeStore) -> None:
     with open(repo.home.root / orphans.LOCK, "w") as file:  # as a host of a running campaign holds it
         orphans.fcntl.flock(file, orphans.fcntl.LOCK_SH)
