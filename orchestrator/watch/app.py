@@ -36,7 +36,7 @@ POLL = 0.5  # seconds between two looks at what runs
 CLOCKS = 0.9  # seconds between two drawings when nothing but the time has changed
 IDLE_POLL = 1.5  # once nothing has changed for a while, or the terminal lost the focus
 IDLE_AFTER = 20  # polls without a change
-GONE = 3.0  # seconds that an orderly end may take after a signal
+GONE = 10.0  # seconds that an orderly end may take after a signal, also on a busy machine
 LAST = ("filter", "palette", "help", "quit")  # always in the footer
 TABS = ("instances", "campaign", "compare", "generations", "events", "sandbox")
 
