@@ -80,7 +80,7 @@ class Driver:
         console = self._console()
         console.print(self._rendered())
         svg = console.export_svg(title=title, unique_id="watch")
-        svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+        svg = re.sub(r"\s*@font-face \{.*?\}|\s*<!--.*?-->", "", svg, flags=re.DOTALL)
         return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
     def _console(self) -> Console:
