@@ -95,13 +95,16 @@ class Journal:
             head = _start(name, created, text)
             try:
                 with store.lock:
-                    store.heads.execute("INSERT INTO journal VALUES (?, ?, ?, 0, ?, NULL)", (name, created, text, head))
-                return cls(store, name, meta, created, 0, head, timeless=timeless)
+                    if store.last(name) is None:  # entries whose row a power cut took belong to another journal
+                        values = (name, created, text, head)
+                        store.heads.execute("INSERT INTO journal VALUES (?, ?, ?, 0, ?, NULL)", values)
+                        return cls(store, name, meta, created, 0, head, timeless=timeless)
             except sqlite3.IntegrityError:
-                number += 1
-                name = f"{id}~{number}"
+                pass
             except sqlite3.Error as error:
                 raise Failed(f"the journal can't be created: {error}", where=name, fix="free disk space") from None
+            number += 1
+            name = f"{id}~{number}"
 
     @classmethod
     def open(cls, store: ExchangeStore, id: str) -> Journal:

@@ -140,6 +140,16 @@ def test_an_open_journal_tells_how_far_its_head_reaches(store: ExchangeStore) ->
     assert (found.entries, found.covered, found.sealed, found.problem) == (40, 32, False, None)
 
 
+def test_entries_whose_journal_a_power_cut_took_are_nobodys(store: ExchangeStore) -> None:
+    """The store is flushed before `sia.db`: what is in between must not fail the next run of the same trial."""
+    filled(store)
+    store.heads.execute("DELETE FROM journal")
+    again = Journal.create(store, "t", {})
+    again.append(exchange(1))
+    again.seal()
+    assert again.id == "t~2" and Journal.open(store, "t~2").verify().problem is None
+
+
 def test_what_a_power_cut_leaves_is_whole(
     store: ExchangeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
