@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cyclopts import App
 
+    from orchestrator.errors import SiaError
+
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     # words, where the function is, one-line help
     ("doctor", "orchestrator.cli.doctor:doctor", "What this machine can and cannot isolate, and how to fix it."),
@@ -102,8 +104,25 @@ def _unraisable(happened: sys.UnraisableHookArgs) -> None:
     timer.start()
 
 
+def _met(error: Exception) -> SiaError | None:
+    """In words what a disk, its rights or the database did to us in a place that did not expect it; None: our fault."""
+    import sqlite3
+
+    from orchestrator.errors import Failed
+
+    if isinstance(error, sqlite3.Error):
+        fix = "try again; if it stays, free disk space and see who works in the state directory: `sia status`"
+        return Failed(f"the database can't be used: {error}", where="sia.db", fix=fix)
+    if isinstance(error, OSError):
+        where = error.filename if isinstance(error.filename, str) else ""
+        fix = "make it a place that SIA may write (see `sia doctor`), free disk space, and try again"
+        return Failed(error.strerror or str(error), where=where, fix=fix)
+    return None
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit with its code. Every SiaError becomes a message on stderr, never a traceback."""
+    """Run one command and exit with its code. Every SiaError becomes a message on stderr, never a traceback; so does
+    what the disk or the database refuses."""
     from orchestrator.errors import SiaError
 
     sys.unraisablehook = _unraisable
@@ -124,5 +143,9 @@ def main(arguments: list[str] | None = None) -> None:
 
         if isinstance(error, CycloptsError):
             sys.exit(2)  # cyclopts has printed what is wrong
-        raise
+        met = _met(error)
+        if met is None:
+            raise
+        print(f"sia: {met.render()}", file=sys.stderr)
+        sys.exit(met.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -276,6 +277,38 @@ def test_bad_input_gc(
     assert "at least 0" in message
     with capsys.disabled():
         print(f"\n  {message.strip()}")
+
+
+@pytest.mark.bad_input
+def test_bad_input_what_disk_and_database_refuse(
+    repo: AgentRepo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where nobody thought of it there is a message, and no traceback."""
+    made(repo, "c0")
+    monkeypatch.chdir(repo.path)
+
+    def said() -> str:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["gc"])
+        assert end.value.code == 1
+        return capsys.readouterr().err
+
+    for path in repo.home.uses.iterdir() if repo.home.uses.exists() else ():
+        path.unlink()
+    repo.home.uses.rmdir() if repo.home.uses.exists() else None
+    repo.home.uses.write_text("in the way")
+    messages = [said()]
+
+    def locked(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(garbage, "collect", locked)
+    messages.append(said())
+    assert str(repo.home.uses) in messages[0] and "database is locked" in messages[1]
+    for message in messages:
+        assert message.startswith("sia: ") and "fix:" in message and "Traceback" not in message
+        with capsys.disabled():
+            print(f"\n  {message.strip()}")
 
 
 def test_the_size_of_what_has_two_names_counts_once(tmp_path: Path) -> None:
