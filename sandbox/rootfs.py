@@ -138,7 +138,7 @@ class Base:
 
 
 def _layer(kept: Path, files: Mapping[str, bytes]) -> Path:
-    """A directory with these files of /etc, made once for each content; whole or not there."""
+    """A directory with these files of /etc, made once for each content; whole or not there, after a power cut too."""
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(b"%s\0%d\0%s" % (name.encode(), len(content), content))
@@ -147,9 +147,11 @@ def _layer(kept: Path, files: Mapping[str, bytes]) -> Path:
         layer.parent.mkdir(exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".making-", dir=layer.parent))
         for name, content in files.items():
-            file = fresh / Path(name).name
-            file.write_bytes(content)
-            file.chmod(0o444)
+            with (fresh / Path(name).name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), 0o444)
+                os.fsync(file.fileno())
         fresh.chmod(0o755)
         try:
             fresh.rename(layer)
