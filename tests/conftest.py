@@ -95,6 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _config = config
     if REPORTS not in os.environ:  # some containers set it; then each of thousands of processes compiles all it imports
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.dont_write_bytecode = False
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:  # by nohup, or by a shell that put us into the background
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
