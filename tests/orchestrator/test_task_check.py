@@ -41,7 +41,7 @@ END
     "expected output read from the tests": f"""
         if python3 solver.py | cmp -s - /tests/expected.txt; then echo 1; else echo 0; fi > {REWARD}""",
 }
-SOON = "[verifier]\ntimeout_sec = 10\n"  # a trick that never ends is ended by the verifier's limit
+SOON = "[verifier]\ntimeout_sec = 5\n"  # a trick that never ends is ended by the verifier's limit
 UNSAFE = SOON + "safe_path = false\n"
 
 
