@@ -19,12 +19,9 @@ from sandbox import memory, runner
 NEUTRAL = "/run/.sia"  # as in host.py, which this file must not import: it starts fast
 LOCK = "hosts.lock"
 NEUTRAL_LAYERS = "layers"
-TEMPORARY = (
-    "conformance/*/layers-*",
-    "conformance/*",
-    "cache/check-*",
-    "campaigns/*/trials/*/layers",
-)  # below a state directory
+TEMPORARY = ("conformance/*/layers-*", "conformance/*", "cache/check-*")  # below a state directory
+TRIALS = "campaigns/*/trials/*"
+OF_TRIALS = ("layers", "verifier", "oracle/layers", "oracle/verifier")  # below one of these, while it runs
 
 
 @dataclass(frozen=True)
@@ -123,11 +120,9 @@ def _layers(state: Path) -> Iterator[Path]:
 
 def _temporary(state: Path) -> Iterator[Path]:
     for pattern in TEMPORARY:
-        parents, _, name = pattern.rpartition("/")
-        if "*" in name:
-            yield from state.glob(pattern)
-        else:  # a ramdisk's link leads nowhere when its process has died, and glob passes over such links
-            yield from (path for parent in state.glob(parents) if os.path.lexists(path := parent / name))
+        yield from state.glob(pattern)
+    for trial in state.glob(TRIALS):  # a ramdisk's link leads nowhere when its process has died
+        yield from (path for name in OF_TRIALS if os.path.lexists(path := trial / name))
 
 
 def _nobody(state: Path) -> bool:

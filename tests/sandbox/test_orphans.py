@@ -25,7 +25,8 @@ state = Path(sys.argv[1])
 host = Host.detect(state)
 (state / "run").mkdir(exist_ok=True)
 socket.socket(socket.AF_UNIX).bind(str(state / "run" / f"s-{os.getpid()}-1"))
-for place in ("conformance/ab12", "cache/check-1", "campaigns/c1/trials/t1/layers"):
+trial = "campaigns/c1/trials/t1"
+for place in ("conformance/ab12", "cache/check-1", f"{trial}/layers", f"{trial}/verifier"):
     (state / place / "lower").mkdir(parents=True)
     host.own(state / place / "lower")
     upper, work = host.make_upper(state / place, "0")
@@ -56,10 +57,12 @@ def test_left_and_cleared(tmp_path: Path) -> None:
         with Host.detect(state):
             assert (state / "conformance/ab12").exists()  # another's
         supervisor.send_signal(signal.SIGKILL)
-    assert kinds(state, 4) == ["layers", "layers", "layers", "socket"]
+    (state / "campaigns/c1/trials/t1/stdout.txt").touch()  # what is kept stays
+    assert kinds(state, 5) == [*["layers"] * 4, "socket"]
     with Host.detect(state):
         assert kinds(state, 1) == ["socket"]  # the next server's to sweep
     assert [path for pattern in orphans.TEMPORARY for path in state.glob(pattern)] == []
+    assert [path.name for path in (state / "campaigns/c1/trials/t1").iterdir()] == ["stdout.txt"]
 
 
 def test_a_process_without_spawner_is_named(tmp_path: Path) -> None:
