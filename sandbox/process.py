@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sandbox import arguments, gate, interpreter, rootfs, runner, watch
 from sandbox.connections import Connection
-from sandbox.errors import CannotIsolate, SandboxFailed, SiaError
+from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.freeze import Freezer
 from sandbox.host import Host
 from sandbox.memory import Group
@@ -103,11 +103,13 @@ class Sandbox:
         options_number = descriptors.add(_options(host, spec, descriptors))
         argv = ["bwrap", "--args", options_number, "--", *_first_process(spec, control, standard)]
 
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as ends:
             ours, theirs = _control_channel()
             stack.callback(theirs.close)
+            ends.callback(ours.close)
             setup, setup_end = _setup_pipe()
             stack.callback(os.close, setup_end)
+            ends.callback(os.close, setup)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             stack.callback(os.close, null)
             files = {number: _memory_file(content) for number, content in descriptors.contents.items()}
@@ -124,19 +126,20 @@ class Sandbox:
             }
             group = _group(host, spec)
             sandbox = cls(host, spec, ours, setup, group)
-            if way_out:
-                sandbox.gate, targets[gate.NUMBER] = way_out, way_out.connect()
-            message: dict[str, object] = {
-                "program": host.program,
-                "argv": argv,
-                "targets": list(targets),
-                "limits": _limits(spec),
-                "groups": sandbox._groups,
-                "inside": sandbox._inside,
-            }
+            ends.pop_all()  # they are the sandbox's from here on
             try:
+                if way_out:
+                    sandbox.gate, targets[gate.NUMBER] = way_out, way_out.connect()
+                message: dict[str, object] = {
+                    "program": host.program,
+                    "argv": argv,
+                    "targets": list(targets),
+                    "limits": _limits(spec),
+                    "groups": sandbox._groups,
+                    "inside": sandbox._inside,
+                }
                 sandbox._launch = host.launcher.launch(message, list(targets.values()))
-            except SiaError:
+            except BaseException:
                 sandbox._release()
                 raise
         if way_out:

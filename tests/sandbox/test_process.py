@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -206,3 +207,14 @@ def test_nothing_is_left_after_many_launches(host: Host) -> None:
             assert box.wait(20) is not None
     assert look() == before
     assert not host.live
+
+
+def test_a_launch_that_fails_halfway_keeps_no_descriptor(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(host.memory, "group", full)
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    with pytest.raises(SandboxFailed, match="No space left"):
+        Sandbox.start(host, SandboxSpec(("true",), "/tmp"))
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
