@@ -158,8 +158,8 @@ class Terminal:
             dead, _, code = self._tmux(
                 "display-message", "-p", "-t", name, "#{pane_dead} #{pane_dead_status}"
             ).partition(" ")
-            if dead == "1":
-                return int(code or -1)
+            if dead == "1" and code:  # the terminal may be closed a moment before the program has ended
+                return int(code)
             time.sleep(0.05)
         raise AssertionError(f"{name} has not ended after {seconds:g} s; its screen is:\n{self.screen(name)}")
 
