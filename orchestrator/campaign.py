@@ -142,6 +142,7 @@ def observations(view: CampaignView) -> list[Observation]:
             outcome=trial.outcome or "invalid",
             reward=trial.reward,
             disqualified=trial.disqualified,
+            by_person=bool(trial.record.get("excluded")),
             **{name: trial.record[name] for name in ("tokens", "iterations", "seconds", "parse_errors", "cost")},
         )
         for trial in view.trials

@@ -178,7 +178,11 @@ def _sync(home: Home) -> None:
 
 def find_better(connection: sqlite3.Connection) -> tuple[str, str] | None:
     """Candidate and campaign that policy `auto` promotes next, or None: `better` against the current generation in a
-    finished campaign, not tried before, not BAD; of several the one with the greatest difference."""
+    finished campaign, not tried before, not BAD; of several the one with the greatest difference.
+
+    A verdict that rests on trials which a person had run again is theirs to promote: who may choose what is repeated
+    can choose what comes out.
+    """
     row = connection.execute(
         "SELECT arm.name AS name, arm.campaign AS campaign FROM verdict"
         " JOIN arm ON arm.campaign = verdict.campaign AND arm.name = verdict.arm"
@@ -189,6 +193,8 @@ def find_better(connection: sqlite3.Connection) -> tuple[str, str] | None:
         " AND arm.tree NOT IN (SELECT tree FROM bad_tree)"
         " AND NOT EXISTS (SELECT 1 FROM promotion WHERE promotion.new_commit = arm.judged"
         " AND promotion.campaign = arm.campaign AND promotion.outcome IS NOT NULL)"
+        " AND NOT EXISTS (SELECT 1 FROM trial_attempt JOIN trial ON trial.id = trial_attempt.trial"
+        " WHERE trial.campaign = arm.campaign AND trial.arm IN (arm.name, 'baseline'))"
         " ORDER BY json_extract(verdict.numbers, '$.difference') DESC, campaign.finished DESC LIMIT 1"
     ).fetchone()
     return None if row is None else (row["name"], row["campaign"])

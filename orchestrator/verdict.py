@@ -4,7 +4,7 @@ The rules, in the order they are applied to a candidate:
 
 1. A trial that shows tampering, or a failed conformance check: `disqualified`. Its wins never count.
 2. Pairs (task, repeat) in which a trial stayed invalid after its retries are left out and counted. More than 10 % left
-   out, or left out on one side only, or nothing left to compare: `inconclusive`.
+   out, or left out on one side only, or because a person stepped in, or nothing left to compare: `inconclusive`.
 3. Difference significantly above 0 and no guardrail worse than its tolerance: `better`; significantly below 0: `worse`.
 4. Two one-sided tests place the difference within ± margin: `equivalent`. A broken guardrail is named beside it.
 5. Else `inconclusive`, with the reason in words.
@@ -46,6 +46,7 @@ class Observation:
     """What a verdict needs to know of one finished trial.
 
     `reward` is None only when `outcome` is invalid. `seconds` is wall clock, `cost` US dollars; None = unknown, not 0.
+    `by_person`: it is invalid because a person killed it or spoke to it.
     """
 
     arm: str
@@ -59,6 +60,7 @@ class Observation:
     seconds: float = 0.0
     parse_errors: float = 0
     cost: float | None = None
+    by_person: bool = False
 
     @property
     def valid(self) -> bool:
@@ -196,6 +198,11 @@ def _exclusion_problem(
     excluded = len(keys) - len(good)
     if not good:
         return "no pair of trials is left to compare"
+    stepped_in = sum(trial.by_person for trials in (ours, base) for trial in trials.values())
+    if (
+        stepped_in
+    ):  # chosen by somebody who could see how it went: by leaving out one on each side anything can be shown
+        return f"a person killed or spoke to {stepped_in} of the trials: run them again (`sia campaign rerun TRIAL`)"
     if excluded > MAX_EXCLUDED * len(keys) + EXACT_TO:
         return f"{excluded} of {len(keys)} pairs are excluded (invalid trials), more than 10 %"
     candidate_side = sum(not _valid(ours, key) for key in keys)

@@ -150,3 +150,13 @@ def test_policy_takes_the_best_against_the_current_generation(ledger: Ledger, co
     assert find_better(connection) is None  # one at a time
     ledger.withdraw("no")
     assert find_better(connection) == ("small", "c1")  # and never the same one twice
+
+
+def test_policy_leaves_to_people_what_they_had_run_again(ledger: Ledger, connection: sqlite3.Connection) -> None:
+    _judge(connection, "c1", "twice", A, 0.4)
+    _judge(connection, "c1", "other", A, 0.1)
+    row = "INSERT INTO trial (id, campaign, arm, task, repeat, position, state) VALUES (?, 'c1', ?, 't', 1, 1, 'done')"
+    for arm in ("twice", "other"):
+        connection.execute(row, (f"t-{arm}", arm))
+    connection.execute("INSERT INTO trial_attempt (trial, attempt, time, why) VALUES ('t-twice', 1, 1, 'asked')")
+    assert find_better(connection) == ("other", "c1")

@@ -207,6 +207,21 @@ def test_holm_over_candidates() -> None:
     assert all(v.p_adjusted == pytest.approx(4 * 2 / 256) for v in verdicts.values())
 
 
+def test_trials_that_a_person_chose_to_end_decide_nothing() -> None:
+    """One on each side passes both rules on exclusions; and without the tasks that it loses anybody is better."""
+    rewards = {"baseline": [0] * 22 + [1, 1], "c": [1] * 8 + [0] * 16}
+    assert lone(rewards["baseline"], rewards["c"]).verdict == "inconclusive"
+    chosen = {("baseline", "task22"), ("c", "task23")}
+    left = [
+        dataclasses.replace(one, outcome="invalid", reward=None, by_person=True) if (arm, one.task) in chosen else one
+        for arm, given in rewards.items()
+        for one in trials(arm, given)
+    ]
+    verdict = judge(left, ["c"], RULES)["c"]
+    assert (verdict.verdict, verdict.excluded) == ("inconclusive", 2)
+    assert "a person killed or spoke to 2" in verdict.reasons[0]
+
+
 def test_a_missing_trial_is_an_excluded_one() -> None:
     rows = trials("baseline", [0] * 6) + trials("c", [1] * 5)
     verdict = judge(rows, ["c"], RULES)["c"]
