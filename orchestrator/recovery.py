@@ -11,6 +11,7 @@ from orchestrator.generations import Ledger
 from orchestrator.promotion import ensure_first
 from orchestrator.repository import Repository
 from orchestrator.saved_input import after_crash
+from orchestrator.untrusted import one_line
 
 if TYPE_CHECKING:
     from orchestrator.config import Settings
@@ -37,8 +38,20 @@ def recover(home: Home, settings: Settings, connection: sqlite3.Connection, host
     for generation in {standing.generation.commit, standing.last_good.commit}:
         repository.export(generation, settings.agent.paths, home.generations)
     levels = data_layers.Levels(home)
-    data_layers.flatten(host, levels, connection)
+    join(host, levels, connection)
     data_layers.collect(host, levels, connection)
+
+
+def join(host: Host, levels: data_layers.Levels, connection: sqlite3.Connection) -> None:
+    """Join main's frozen levels where there are many. They hold what an instance wrote: that it can't be copied, or
+    does not fit on the disk twice, must not keep main from running on what is there."""
+    from sandbox.errors import SiaError
+
+    try:
+        data_layers.flatten(host, levels, connection)
+    except (SiaError, OSError) as error:
+        why = one_line(error.what if isinstance(error, SiaError) else str(error), 300)
+        Ledger(connection).event("recovery", "data", f"the levels of main's data could not be joined: {why}")
 
 
 def close_launches(home: Home, connection: sqlite3.Connection, ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from orchestrator import database
 from orchestrator.data_layers import FLATTEN_ABOVE, KEEP_ASIDE, Levels, collect, flatten
 from orchestrator.generations import Ledger
 from orchestrator.home import Home, open_home
+from orchestrator.recovery import join
 from sandbox.host import Host
 from sandbox.process import Sandbox
 from sandbox.spec import Limits, SandboxSpec
@@ -147,3 +148,33 @@ def test_a_kill_between_the_steps_of_joining_loses_nothing(
     assert collect(host, Levels(home), connection)  # the half-made level
     assert flatten(host, Levels(home), connection)
     assert write(home, host, connection, "wc -l < all") == f"{FLATTEN_ABOVE + 1}\n"
+
+
+def nest(directory: Path) -> None:
+    """Paths of 80 kB, as an instance can make them."""
+    here = os.open(directory, os.O_RDONLY)
+    for _ in range(400):
+        os.mkdir("d" * 200, dir_fd=here)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def test_data_that_can_not_be_joined_keeps_no_supervisor_from_starting(
+    home: Home, host: Host, connection: sqlite3.Connection
+) -> None:
+    """Nothing copies such paths. The levels stay as they are then, and the event log says so."""
+    for number in range(FLATTEN_ABOVE + 1):
+        write(home, host, connection, f"echo {number} > last")
+        if number == 0:
+            nest(Levels(home).upper(Ledger(connection).data().upper, "app"))
+        freeze(connection)
+    before = Ledger(connection).data().stack
+    join(host, Levels(home), connection)
+    assert Ledger(connection).data().stack == before
+    assert write(home, host, connection, "cat last") == f"{FLATTEN_ABOVE}\n"
+    events = [row["text"] for row in connection.execute("SELECT text FROM event WHERE kind = 'recovery'")]
+    assert len(events) == 1 and "could not be joined" in events[0]
+    assert len(events[0]) < 1000, "and not with the whole path"
+    assert collect(host, Levels(home), connection)  # the half-made level
