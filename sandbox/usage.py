@@ -145,17 +145,20 @@ def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
                 hidden = hidden or error.errno in (errno.EACCES, errno.ENAMETOOLONG)
                 continue
             for entry in entries:
-                with contextlib.suppress(OSError):
+                try:
                     found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(found.st_mode):
-                        pending.append(entry.path)
-                    elif found.st_nlink > 1:
-                        key = found.st_dev, found.st_ino
-                        if key in links:
-                            continue
-                        links.add(key)
-                    size += found.st_blocks * 512
-                    inodes += 1
+                except OSError as error:  # gone by now, or too deep for us
+                    hidden = hidden or error.errno == errno.ENAMETOOLONG
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    pending.append(entry.path)
+                elif found.st_nlink > 1:
+                    key = found.st_dev, found.st_ino
+                    if key in links:
+                        continue
+                    links.add(key)
+                size += found.st_blocks * 512
+                inodes += 1
     return DiskUse(size, inodes, hidden)
 
 

@@ -74,6 +74,18 @@ def test_disk_is_looked_at_after_a_quick_end_too(inside: Callable, overlay: Call
     assert outcome.limit == "disk"
 
 
+def test_nesting_deeper_than_we_look_hides_nothing(inside: Callable, overlay: Callable, host: Host) -> None:
+    """Paths of 330 kB; what lies at their end is no path that could be looked at."""
+    script = (
+        "import os, time\nfor _ in range(1650): os.mkdir('d' * 200); os.chdir('d' * 200)\n"
+        "for number in range(8):\n with open(f'f{number}', 'wb') as file: file.write(bytes(20 << 20))\ntime.sleep(20)"
+    )
+    limits, app = Limits(disk_mb=50, seconds=25), overlay()
+    outcome, _ = inside(script, python=True, workdir="/app", overlays=(app,), limits=limits)
+    host.remove(app.upper)  # pytest could not
+    assert outcome.limit == "disk"
+
+
 def test_a_file_without_a_name_takes_disk(inside: Callable, overlay: Callable) -> None:
     script = "exec 3>f; rm f; dd if=/dev/zero bs=1M count=80 >&3 2>/dev/null; sleep 20"
     outcome, _ = inside(script, workdir="/app", overlays=(overlay(),), limits=Limits(disk_mb=50, seconds=25))
