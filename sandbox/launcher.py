@@ -33,6 +33,7 @@ class Launcher:
         self.pid = process.pid
         self._lock = threading.Lock()
         self._count = 0
+        self._late = 0  # answers that were given up, and are still to come
 
     @classmethod
     def start(cls, uid: int | None, neutral: Path, prefix: Sequence[str] = ()) -> Launcher:
@@ -78,14 +79,21 @@ class Launcher:
         return launcher
 
     def _answer(self) -> tuple[str | None, list[int]]:
-        """What went wrong, if anything, and the descriptors that came along."""
-        if not select.select([self.channel], [], [], START_TIMEOUT)[0]:
-            return f"no answer in {START_TIMEOUT:g} s", []
-        data, fds = spawner.receive(self.channel, 1 << 16)
-        if not data:
-            return "the spawner died", fds
-        error: str | None = json.loads(data)["error"]
-        return error, fds
+        """What went wrong, if anything, and the descriptors that came along. They come in the order of the requests:
+        one that was given up must not be taken for the next one's."""
+        while True:
+            if not select.select([self.channel], [], [], START_TIMEOUT)[0]:
+                self._late += 1
+                return f"no answer in {START_TIMEOUT:g} s", []
+            data, fds = spawner.receive(self.channel, 1 << 16)
+            if not data:
+                return "the spawner died", fds
+            if not self._late:
+                error: str | None = json.loads(data)["error"]
+                return error, fds
+            self._late -= 1
+            for descriptor in fds:
+                os.close(descriptor)
 
     def request(self, message: Mapping[str, object]) -> str | None:
         """Send a request about mounts; returns what went wrong, or None."""

@@ -218,3 +218,17 @@ def test_a_launch_that_fails_halfway_keeps_no_descriptor(host: Host, monkeypatch
     with pytest.raises(SandboxFailed, match="No space left"):
         Sandbox.start(host, SandboxSpec(("true",), "/tmp"))
     assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
+
+
+def test_an_answer_that_comes_too_late_is_not_the_next_ones(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for half a minute must not give a sandbox another one's ramdisk."""
+    os.kill(host.launcher.pid, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr("sandbox.launcher.START_TIMEOUT", 0.05)
+        for _ in range(2):
+            assert "no answer" in str(host.launcher.request({"unbind": "/nowhere/first"}))
+    finally:
+        os.kill(host.launcher.pid, signal.SIGCONT)
+    monkeypatch.undo()
+    assert "/nowhere/second" in str(host.launcher.request({"unbind": "/nowhere/second"}))
+    assert "/nowhere/third" in str(host.launcher.request({"unbind": "/nowhere/third"}))
