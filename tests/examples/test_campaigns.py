@@ -16,7 +16,9 @@ from instance.validator import XMLValidator
 from orchestrator.config import load_campaign
 from orchestrator.tasks import find_tasks
 from tests.examples.test_candidates import patched
+from tests.orchestrator import trial_kit
 
+environments = trial_kit.environments
 TOP = Path(__file__).parents[2]
 SMALL = sorted((TOP / "examples" / "small-tasks").iterdir())
 POLICY = """
@@ -64,8 +66,10 @@ def test_the_candidate_works_with_turns(tmp_path: Path) -> None:
 @pytest.mark.sandbox
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_small_tasks_pass_the_adversarial_check(mode: str, tmp_path: Path) -> None:
+def test_the_small_tasks_pass_the_adversarial_check(mode: str, tmp_path: Path, environments: Path) -> None:
     command = [sys.executable, "-P", "-m", "orchestrator", "task", "check", "--adversarial", "--json"]
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/envs").symlink_to(environments)
     environment = {**os.environ, "SIA_HOME": str(tmp_path / "state")}
     done = subprocess.run(
         [*command, *map(str, SMALL)], cwd=TOP, env=environment, capture_output=True, timeout=380, check=False

@@ -13,6 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.orchestrator import trial_kit
+
+environments = trial_kit.environments
 TOP = Path(__file__).parents[2]
 DEMO = [sys.executable, "-P", "-m", "orchestrator", "demo"]
 STORY = (
@@ -28,13 +31,19 @@ STORY = (
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A clone of this checkout's HEAD commit, owned by whoever runs the test."""
+def checkout(tmp_path: Path, environments: Path) -> Path:
+    """A clone of this checkout's HEAD commit, owned by whoever runs the test. Short pauses are committed on top."""
     clone = tmp_path / "checkout"
     command = ["git", "-c", "safe.directory=*", "clone", "--quiet", "--no-local", f"file://{TOP}", str(clone)]
     config = tmp_path / "gitconfig"
     config.write_text("[safe]\n\tdirectory = *\n")
     subprocess.run(command, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": str(config)})
+    settings = clone / "sia.toml"
+    settings.write_text(settings.read_text().replace("[promotion]\n", "[promotion]\nboot_pause_sec = 0.1\n"))
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *identity, "commit", "--quiet", "-am", "short pauses"], cwd=clone, check=True)
+    (clone / ".sia").mkdir()
+    (clone / ".sia/envs").symlink_to(environments)
     return clone
 
 

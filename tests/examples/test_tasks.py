@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.tasks import load_task
+from tests.orchestrator import trial_kit
 
+environments = trial_kit.environments
 TOP = Path(__file__).parents[2]
 TASKS = sorted((TOP / "examples" / "tasks").iterdir())
 
@@ -32,8 +34,10 @@ def test_no_task_is_large() -> None:
 @pytest.mark.sandbox
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_all_pass_the_adversarial_check(mode: str, tmp_path: Path) -> None:
+def test_all_pass_the_adversarial_check(mode: str, tmp_path: Path, environments: Path) -> None:
     command = [sys.executable, "-P", "-m", "orchestrator", "task", "check", "--adversarial", "--json"]
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/envs").symlink_to(environments)
     environment = {**os.environ, "SIA_HOME": str(tmp_path / "state")}
     done = subprocess.run(
         [*command, *map(str, TASKS)], cwd=TOP, env=environment, capture_output=True, timeout=380, check=False
