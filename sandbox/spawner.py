@@ -113,6 +113,8 @@ class Spawner:
         """Serve until the supervisor is gone; then end every sandbox that is left."""
         try:
             self.serve()
+        except ConnectionError:
+            pass  # it went away with an answer unread, or while one was sent
         finally:
             for pid in list(self.children):
                 end(pid)

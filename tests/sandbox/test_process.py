@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import sys
@@ -232,3 +233,12 @@ def test_an_answer_that_comes_too_late_is_not_the_next_ones(host: Host, monkeypa
     monkeypatch.undo()
     assert "/nowhere/second" in str(host.launcher.request({"unbind": "/nowhere/second"}))
     assert "/nowhere/third" in str(host.launcher.request({"unbind": "/nowhere/third"}))
+
+
+def test_a_spawner_whose_answer_nobody_reads_ends_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Host.detect(tmp_path / "state") as host:
+        host.launcher.channel.sendall(b'{"unbind": "/nowhere"}')
+        assert select.select([host.launcher.channel], [], [], 20)[0]
+    assert capfd.readouterr().err == ""
