@@ -160,7 +160,11 @@ class ExchangeStore:
                 raise Failed(
                     f"text {digest.hex()[:16]} is missing", where=str(self.path), fix="restore it from a backup"
                 )
-            text = b"".join(self._load(number) for number in struct.unpack(f"<{len(row[0]) // 8}Q", row[0]))
+            numbers = struct.unpack(f"<{len(row[0]) // 8}Q", row[0])
+            text = b"".join(self._load(number) for number in numbers)
+            if hashlib.sha256(text).digest() != digest:  # what we remember may have been collected, its number reused
+                self._read.clear()
+                text = b"".join(self._load(number) for number in numbers)
         if hashlib.sha256(text).digest() != digest:
             raise Failed(f"text {digest.hex()[:16]} was altered", where=str(self.path), fix="restore it from a backup")
         return text

@@ -239,6 +239,24 @@ def test_texts_stay_while_somebody_may_write(repo: AgentRepo, store: ExchangeSto
     assert Journal.open(store, "c1-t").verify().problem is None
 
 
+def test_who_watches_all_the_time_does_not_take_new_texts_for_altered_ones(
+    repo: AgentRepo, store: ExchangeStore
+) -> None:
+    """Numbers of pieces that were removed are given again."""
+    with closing(ExchangeStore(repo.home.exchanges, repo.home.database, read_only=True)) as watching:
+        list(Journal.open(watching, "c3-t"))
+        store.close()
+        with closing(database.connect(repo.home.database)) as connection:
+            connection.execute("UPDATE campaign SET state = 'done'")
+        assert exchange_garbage.collect(repo.home, ["c1", "c2", "c3"], dry_run=False)
+        with closing(ExchangeStore(repo.home.exchanges, repo.home.database)) as writing:
+            later = Journal.create(writing, "later", {"kind": "trial"})
+            for n in range(1, 4):
+                asked = Asked(9, "33" * 32, context=f"<context>{n} later</context>" * 50)
+                later.append(Exchange(n, 1.0, "infer", asked, f"<stop/>{n}", 0.1))
+        assert [one.n for one in Journal.open(watching, "later")] == [1, 2, 3]
+
+
 def test_every_text_that_a_record_names_is_known() -> None:
     asked = {"size": 1, "sha256": "", "context": "a", "turns": [["user", "b"]], "prefix": "c", "head": "d"}
     record = {"asked": {**asked, "system": "e", "schema": "f", "seed": 1}, "reply": "g"}
