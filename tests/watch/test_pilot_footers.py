@@ -323,14 +323,14 @@ async def _enter(scene: Scene, setting: Setting) -> None:
     await _ready(scene)
     await scene.driver.press(*(("L",) if setting.view == "detail" else ()), *setting.keys)
     if setting.row:
-        await scene.driver.press("g")
-        wanted = _named(scene.sample, setting.row)
-        for _ in range(200):
+        wanted, pane = _named(scene.sample, setting.row), app.view.pane
+        for number in range(200):
+            pane.go(number)  # as j would, without drawing each line on the way
             if wanted in (app.view.target().name, app.view.target().trial):
                 break
-            await scene.driver.press("j")
         else:
             raise AssertionError(f"{wanted} is not in this list:\n{scene.driver.text()}")
+        await scene.driver.pilot.pause()
     app.refresh_bars()
     target = app.view.target()
     scene.about = (target.instance.id if target.instance else target.trial) or ""
