@@ -23,6 +23,8 @@ from orchestrator.supervisor_lock import holder
 from orchestrator.untrusted import one_line
 from sandbox.orphans import look as look_for_orphans
 
+SUBJECTS = ("campaign", "trial", "verdict")  # kinds of events whose text leaves out what they are about
+
 
 def status(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
     """Show the main instance, running campaigns, open promotions, and what a dead process left behind.
@@ -133,7 +135,7 @@ def lines(values: dict[str, Any]) -> list[str]:
     who = f"{held['command']}, process {held['pid']}, up {_span(held['since'])}" if held else "none runs"
     shown = [("supervisor", who), *(_ledger_lines(ledger) if ledger else [])]
     if main:
-        counts = f"{main['iterations']} iterations ({main.get('valid', 0)} valid), {main['tokens']} tokens"
+        counts = f"{_iterations(main['iterations'])} ({main.get('valid', 0)} valid), {main['tokens']} tokens"
         state = main["state"] + _paused(main)
         text = f"{main['label']}, {state}, up {_span(main['started'])}: {counts}, cost {_cost(main['cost'])}"
         shown.append(("main", text))
@@ -145,7 +147,7 @@ def lines(values: dict[str, Any]) -> list[str]:
         state = "stopping" if campaign["stopping"] else campaign["state"]
         shown.append(("campaign", f"{campaign['id']}, {state}: {done}, {campaign['file']}"))
     for test in values["tests"]:
-        state = f"{test['state']}{_paused(test)}, {test['iterations']} iterations"
+        state = f"{test['state']}{_paused(test)}, {_iterations(test['iterations'])}"
         shown.append(("test", f"{test['id']}: {test['label']}, {state}"))
     for orphan in values["orphans"]:
         gone = f"its supervisor (process {orphan['supervisor']}) is gone; the next start clears it"
@@ -156,8 +158,14 @@ def lines(values: dict[str, Any]) -> list[str]:
         shown.append(("orphans", "none: no process, mount, group, socket or layer is left of a killed supervisor"))
     for event in values["events"]:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
-        shown.append(("event", f"{clock} {event['kind']}: {event['text']}"))
+        named = event["kind"] in SUBJECTS and event["subject"] not in event["text"]
+        subject = f"{event['subject']}: " if named else ""
+        shown.append(("event", f"{clock} {event['kind']}: {subject}{event['text']}"))
     return [f"{label:<12}{one_line(text, 300)}" for label, text in shown]
+
+
+def _iterations(number: int) -> str:
+    return f"{number} iteration{'' if number == 1 else 's'}"
 
 
 def _ledger_lines(ledger: dict[str, Any]) -> list[tuple[str, str]]:

@@ -125,3 +125,19 @@ def test_bad_input_status_of_a_damaged_database(home: Home) -> None:
     assert done.returncode == 78
     assert "Traceback" not in done.stderr
     assert home.database.read_bytes().startswith(b"this is no database")
+
+
+def test_an_event_of_a_trial_or_a_campaign_names_it(home: Home) -> None:
+    with closing(database.connect(home.database)) as connection:
+        connection.executemany(
+            "INSERT INTO event (time, kind, subject, text) VALUES (0, ?, ?, ?)",
+            [
+                ("trial", "c0001t05", "killed by a person"),
+                ("trial", "cheater", "cheater is disqualified"),
+                ("launch", "generation 1", "generation 1 started"),
+            ],
+        )
+    events = [line for line in lines(look(home)) if line.startswith("event")]
+    assert events[-3].endswith(" trial: c0001t05: killed by a person")
+    assert events[-2].endswith(":00 trial: cheater is disqualified")
+    assert events[-1].endswith(":00 launch: generation 1 started")
