@@ -155,7 +155,8 @@ def _nothing(connection: sqlite3.Connection, name: str, rows: list[sqlite3.Row],
         return UsageError(f"the process that ran {shown} is gone", fix="the next start clears it: see `sia status`")
     trial = connection.execute("SELECT id, state, outcome FROM trial WHERE id = ?", (name,)).fetchone()
     if trial is not None and trial["state"] == "done":
-        fix = f"look at it: sia log show {name}; run it again: sia campaign rerun {name}"
+        fix = f"look at it: sia log show {name}"
+        fix += f"; run it again: sia campaign rerun {name}" if trial["outcome"] == "invalid" else ""
         return UsageError(f"trial {name} has ended already ({trial['outcome']})", fix=fix)
     if trial is not None:
         return UsageError(f"trial {name} does not run yet", fix="`sia status` shows what runs")

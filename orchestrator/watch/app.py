@@ -400,7 +400,9 @@ class WatchApp(App[int], inherit_bindings=False):
         view = self.view
         state, must = view.state(), self.read_only or bool(view.filter_text)
         live = [name for name in view.live() if not (self.read_only and BY_NAME[name].steps)]
-        shown = (view.TITLE, state, must, live, self.size)
+        instance = view.target().instance
+        paused = instance is not None and instance.paused_since is not None
+        shown = (view.TITLE, state, must, live, self.size, paused)
         if shown == self._bars:
             return
         self._bars = shown
@@ -409,10 +411,15 @@ class WatchApp(App[int], inherit_bindings=False):
             names.append((view.TITLE, view.TITLE, view.TITLE))
         rest = "  ".join(part for part in (state, "READ-ONLY" if self.read_only else "") if part)
         self.main.tabs.choose(names, view.TITLE, rest, must=must)
-        self.main.footer.offer(self._hints(live), self._hints(LAST))
+        self.main.footer.offer(self._hints(live, paused=paused), self._hints(LAST))
 
-    def _hints(self, names: Sequence[str]) -> list[Hint]:
-        return [Hint(self.keymap.hint(name), BY_NAME[name].word, name) for name in names if self.keymap.keys[name]]
+    def _hints(self, names: Sequence[str], *, paused: bool = False) -> list[Hint]:
+        words = {"pause": "resume"} if paused else {}
+        return [
+            Hint(self.keymap.hint(name), words.get(name, BY_NAME[name].word), name)
+            for name in names
+            if self.keymap.keys[name]
+        ]
 
     def on_tabs_chosen(self, event: Tabs.Chosen) -> None:
         """A tab or a footer key was clicked."""

@@ -89,8 +89,8 @@ def head(now: GenerationsNow, width: int) -> RenderableType:
 
 def _next(now: GenerationsNow) -> str:
     good = [one.number for one in now.generations if one.state == "good"]
-    back = " · sia rollback: to the good one before" if len(good) > 1 else ""
-    return f" sia promote CANDIDATE: to one that was judged better{back}"
+    back = " · sia rollback: the good one before" if len(good) > 1 else ""
+    return f" sia promote NAME: one judged better{back}"
 
 
 def _nothing() -> Text:

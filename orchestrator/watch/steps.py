@@ -111,10 +111,12 @@ def _stop(home: Home, target: Target) -> Step | str:
 
 def _request(home: Home, kind: str, subject: str, title: str, doing: str, *, prompt: str = "") -> Step:
     def perform(text: str) -> str:
+        requests.explain(home, kind, subject)  # it may have ended while the dialog was read
         with closing(database.connect(home.database)) as connection:
             number = requests.ask(connection, kind, subject, text if prompt else "")
             result = requests.wait(connection, number, WAIT)
         if result is None:
+            requests.explain(home, kind, subject)  # it may have ended just then
             raise Failed(LOST.format(seconds=WAIT), where=title, fix="try again, or end that process")
         return result
 

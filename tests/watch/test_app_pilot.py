@@ -15,6 +15,7 @@ from textual import events
 from textual.widgets import Input
 
 from orchestrator.config import Watch
+from orchestrator.errors import UsageError
 from orchestrator.home import open_home
 from orchestrator.watch import app as watch_app
 from orchestrator.watch.app import WatchApp
@@ -121,6 +122,22 @@ def test_the_reason_of_a_step_that_failed_is_shown(sample: Sample) -> None:
             await driver.until("nobody took the request", "fix:")
         await driver.press("enter")
         assert len(driver.app.screen_stack) == 1
+
+    drive(sample, story)
+
+
+def test_what_ended_while_its_dialog_was_read_is_not_asked_about(sample: Sample) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("j", "K")
+        await driver.until("killed at once")
+        ended = UsageError("trial c0001t01 has ended already (completed)", fix="look at it: sia log show c0001t01")
+        with (
+            mock.patch("orchestrator.requests.explain", side_effect=ended),
+            mock.patch("orchestrator.requests.ask") as ask,
+        ):
+            await driver.press("y")
+            await driver.until("has ended already (completed)", "fix: look at it")
+        ask.assert_not_called()
 
     drive(sample, story)
 

@@ -32,8 +32,8 @@ class DetailView(View):
     """Iterations, context (or talk, or log), answer and output: one at a time, on wide terminals side by side."""
 
     TITLE = "detail"
-    ACTIONS = ("previous_iteration", "next_iteration", "first_iteration", "last_iteration", "next_pane", "fold", "kill",
-               "pause", "message", "mark", "disk")  # fmt: skip
+    ACTIONS = ("previous_iteration", "next_iteration", "next_pane", "kill", "pause", "first_iteration",
+               "last_iteration", "fold", "message", "mark", "disk")  # fmt: skip
 
     def __init__(self) -> None:
         """Made whole at once: news may come before it is composed."""
