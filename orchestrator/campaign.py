@@ -43,6 +43,7 @@ def run_campaign(home: Home, file: Path, *, parallel: int | None = None, progres
         try:
             connection = stack.enter_context(closing(database.connect(home.database)))
             setup = campaign_setup.from_file(home, file, connection, progress.say)
+            progress.say("preparing the engine and the verifier's environment")  # seconds the first time
             context = stack.enter_context(_context(home, setup))
             setup = campaign_setup.with_conformance(setup, context.host, progress.say)
         except KeyboardInterrupt:

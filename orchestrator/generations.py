@@ -42,7 +42,7 @@ class Ledger:
         """What is so now. Raises Failed before the first generation."""
         row = self._db.execute("SELECT * FROM ledger").fetchone()
         if row is None:
-            raise Failed("there is no generation yet", where="ledger", fix="run a campaign, or start `./restart.sh`")
+            raise Failed("there is no generation yet", where="ledger", fix="run a campaign, or start `sia supervise`")
         promotion = None if row["promotion"] is None else self.promotion(row["promotion"])
         return Standing(
             row["state"],

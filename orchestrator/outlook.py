@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.home import Home
     from orchestrator.ledger_values import Promotion
 
-WAITS = "No supervisor runs: it waits for the next start (`./restart.sh` or `sia supervise`)."
+WAITS = "No supervisor runs: it waits for the next start (`sia supervise`)."
 
 
 def promotion(

@@ -173,8 +173,8 @@ def _explain_kill(subject: Subject) -> str:
         )
     return (
         f"Trial {subject.id} ({_shown(subject)}) is killed at once, with everything it started. It ends as invalid, "
-        "«killed by a person», is not tried again by itself and counts for neither arm: its pair is left out, and a "
-        "verdict with pairs left out on one side only is inconclusive. Its log is kept; "
+        "«killed by a person», is not tried again by itself and counts for neither arm: its pair is left out, and "
+        "verdicts are inconclusive as long as it is. Its log is kept; "
         f"`sia campaign rerun {subject.id}` can run it again later."
     )
 

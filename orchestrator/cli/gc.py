@@ -58,7 +58,7 @@ def collect(
     for item in sorted(done.items, key=lambda item: -item.bytes):
         print(f"{_size(item.bytes):>9}  {item.kind:<11}  {one_line(str(item.path), 300)}")
     verb = "would be removed" if dry_run else "removed"
-    print(f"{_size(done.bytes):>9}  {verb} in all ({len(done.items)})")
+    print(f"{_size(done.bytes):>9}  {verb} in all ({len(done.items)})" if done.items else "nothing to remove")
     for text in done.left:
         print(f"left: {one_line(text, 300)}", file=sys.stderr)
     return 0

@@ -181,7 +181,7 @@ def _conclude(home: Home, connection: sqlite3.Connection, promotion: Promotion, 
     if wait:
         promotion = _waited(home, connection, promotion)
     elif holder(home) is None:
-        print("no supervisor runs: it waits for the next start (`./restart.sh` or `sia supervise`)", file=sys.stderr)
+        print("no supervisor runs: it waits for the next start (`sia supervise`)", file=sys.stderr)
     if as_json:
         print(json.dumps(asdict(promotion), indent=2))
     else:
@@ -201,7 +201,7 @@ def _waited(home: Home, connection: sqlite3.Connection, promotion: Promotion) ->
             told = said
         alone = alone + 1 if holder(home) is None else 0
         if alone > 50:  # ten seconds: longer than restart.sh needs to bring it back
-            fix = "start `./restart.sh`; the promotion is kept and goes on then"
+            fix = "start `sia supervise`; the promotion is kept and goes on then"
             raise Failed(f"no supervisor runs, promotion {promotion.id} waits", where=str(home.root), fix=fix)
         time.sleep(POLL)
     return promotion

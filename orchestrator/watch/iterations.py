@@ -28,6 +28,10 @@ LIVE_BYTES = 8 << 20  # of a live file
 Direction = Literal[1, -1]
 _SHOWN = re.compile(rb'"kind":"(?:infer|refused)"')
 _ATTEMPT = re.compile(r"(.*)~(\d+)")
+_RESULT = (  # of the attempt that this journal is of
+    "SELECT outcome, detail, reward FROM trial"
+    " WHERE id = ? AND state = 'done' AND json_extract(record, '$.journal') = ?"
+)
 _ACTION = re.compile(r"\s*<([A-Za-z_][\w.-]{0,40})")
 
 
@@ -94,6 +98,7 @@ class Iterations:
             raise
         self._entries = array("L")  # numbers of the exchanges that are shown
         self._last = 0
+        self._result = ""
         self._search: Searcher | None = None
         self._live: tuple[float, Live | None] = (0.0, None)
         self.refresh()
@@ -120,6 +125,17 @@ class Iterations:
     def sealed(self) -> bool:
         """Whether no more comes."""
         return self._journal.sealed is not None
+
+    @property
+    def result(self) -> str:
+        """How a trial ended and what it got, in words; "" until that is stored, and for main."""
+        if not self._result and self.sealed and self.trial is not None:
+            row = self._store.heads.execute(_RESULT, (self.trial, self.id)).fetchone()
+            if row is not None:
+                ending = " ".join(one_line(word, 60) for word in (row["outcome"], row["detail"]) if word)
+                reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3g}"
+                self._result = f"{ending}, {reward}"
+        return self._result
 
     @property
     def count(self) -> int:

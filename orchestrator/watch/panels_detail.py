@@ -56,7 +56,7 @@ def who(iterations: Iterations) -> Text:
     else:
         pieces += [marks.name(str(meta[name]), 60) for name in ("task", "arm") if name in meta]
         pieces.append(f"repeat {meta.get('repeat')}")
-    pieces.append(Text("ended", "dim") if iterations.sealed else Text("at work", "green"))
+    pieces.append(Text(iterations.result or "ended", "dim") if iterations.sealed else Text("at work", "green"))
     return marks.join(pieces)
 
 

@@ -97,7 +97,7 @@ def _nothing() -> Text:
     return marks.next_steps(
         "There is no generation yet. The first one is your checkout's HEAD, when something is started first.",
         ("sia campaign run FILE", "judge candidates against it"),
-        ("./restart.sh", "keep the main instance alive"),
+        ("sia supervise", "keep the main instance alive"),
     )
 
 

@@ -201,7 +201,7 @@ def nothing_runs(snapshot: Snapshot) -> Text:
         steps.append((f"sia campaign show {snapshot.campaigns[0].id}", "what the last campaign concluded"))
     steps.append(("sia campaign run FILE", "judge candidates (docs/campaign-file.md)"))
     if snapshot.supervisor is None:
-        steps.append(("./restart.sh", "keep the main instance alive"))
+        steps.append(("sia supervise", "keep the main instance alive"))
     if not snapshot.campaigns:
         steps.append(("sia demo", "see all of it on examples, in under two minutes"))
     return marks.next_steps("No instance runs. It appears here as soon as one does.", *steps)

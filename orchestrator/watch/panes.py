@@ -43,7 +43,8 @@ class Pane(Vertical):
             line.append(f" {pane.title} ", style)
         if self.extra:
             line.append(f"  {self.extra}")
-        self.query_one(f"#{self.lines.id}-title", Bar).put(line)
+        for bar in self.query(f"#{self.lines.id}-title").results(Bar):  # none before it is composed
+            bar.put(line)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
 from textual.containers import Vertical
 
+from orchestrator.watch.bars import Bar
 from orchestrator.watch.lines import Lines
 from orchestrator.watch.panes import Body
 from orchestrator.watch.values import Instance, Snapshot
@@ -126,6 +128,11 @@ class View(Vertical):
 
     def heads(self) -> None:
         """Draw the lines above the panes, as wide as there is room."""
+
+    def put(self, bar: str, *lines: Text) -> None:
+        """Lines above the panes. News may come before the view is composed, or while it is taken down: then nowhere."""
+        for found in self.query(f"#{bar}").results(Bar):
+            found.put(*lines)
 
     def on_resize(self) -> None:
         """Room for more or fewer panes."""

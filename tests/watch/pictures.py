@@ -98,7 +98,7 @@ async def _take(sample: Sample, shot: Shot, columns: int, lines: int) -> str:
 async def _settled(driver: Driver) -> None:
     """Until the reading threads have brought everything that this view asked them for."""
     text, same = "", 0
-    while same < (45 if driver.app.view.TITLE == "campaign" else 10):  # its verdicts come a second after its trials
+    while same < (45 if driver.app.view.TITLE == "campaign" else 20):  # its verdicts come a second after its trials
         await driver.pilot.pause(0.03)
         text, same = (now, same + 1) if (now := driver.text()) == text else (now, 0)
 

@@ -235,7 +235,7 @@ def test_nothing_that_was_written_inside_reaches_the_terminal_as_a_command(sampl
         ("instances", "sia campaign run campaign.toml"),
         ("campaign", "sia campaign run campaign.toml"),
         ("compare", "c on the first"),
-        ("generations", "./restart.sh"),
+        ("generations", "sia supervise"),
         ("events", "Nothing has happened yet"),
         ("sandbox", "D on an instance"),
         ("detail", "enter on an instance"),

@@ -75,6 +75,19 @@ def test_new_ones_are_found_while_it_runs(home: Home, store: ExchangeStore) -> N
         assert its.sealed
 
 
+def test_an_ended_trial_says_what_it_got(home: Home, store: ExchangeStore) -> None:
+    for name in ("c1t1", "c1t1~2"):
+        Journal.create(store, name, {"kind": "trial"}).seal()
+    with closing(database.connect(home.database)) as connection:
+        connection.execute(
+            "INSERT INTO trial (id, arm, task, repeat, position, state, outcome, detail, reward, record)"
+            " VALUES ('c1t1', 'baseline', 'sum', 1, 1, 'done', 'limit', 'iterations', 0.5, ?)",
+            (json.dumps({"journal": "c1t1~2"}),),
+        )
+    with opened(home, "c1t1~1") as earlier, opened(home, "c1t1") as newest:
+        assert (earlier.result, newest.result) == ("", "limit iterations, reward 0.5")
+
+
 def test_a_name_means_the_newest_attempt(home: Home, store: ExchangeStore) -> None:
     for answers in (1, 2):
         journal = Journal.create(store, "c1t1", {"kind": "trial"})

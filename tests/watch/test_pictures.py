@@ -22,7 +22,10 @@ def sample() -> Iterator[Sample]:
 @pytest.mark.parametrize("shot", SHOTS, ids=[shot.name for shot in SHOTS])
 def test_the_picture_is_what_the_dashboard_shows(sample: Sample, shot: Shot, columns: int, lines: int) -> None:
     kept = pictures.path(shot, columns, lines).read_text(encoding="utf-8")
-    now = pictures.take(sample, shot, columns, lines)
+    for _ in range(3):  # on a loaded machine a reading thread may be late for the picture
+        now = pictures.take(sample, shot, columns, lines)
+        if words(now) == words(kept):
+            break
     assert words(now) == words(kept), "draw it anew: scripts/watch-snapshots"
     assert "http" not in kept.replace("http://www.w3.org/2000/svg", "")  # nothing is fetched when it is looked at
 

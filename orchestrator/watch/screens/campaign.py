@@ -72,7 +72,7 @@ class CampaignView(View):
         self.panes[VERDICTS].set_empty("looking…")
         for pane in self.panes:
             pane.show(Texts([]), keep=False)
-        self.query_one("#campaign-head", Bar).put()
+        self.put("campaign-head")
         self.watch_app.campaigns.hurry("campaign")
 
     def _poll(self) -> tuple[CampaignNow, bool] | None:
@@ -136,7 +136,7 @@ class CampaignView(View):
     def heads(self) -> None:
         """Progress."""
         if self.now is not None:
-            self.query_one("#campaign-head", Bar).put(*draw(head(self.now, self.room), self.room))
+            self.put("campaign-head", *draw(head(self.now, self.room), self.room))
 
     # -- keys
 

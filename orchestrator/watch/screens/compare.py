@@ -150,7 +150,7 @@ class CompareView(View):
         before, self.now = self.now, now
         if before is not None and before.serial == now.serial:
             return
-        self.query_one("#compare-head", Bar).put(*now.head)
+        self.put("compare-head", *now.head)
         self.panes[ROW_LIST].set_empty("neither has answered anything yet")
         self.panes[ROW_LIST].show(self.table.fill(now.rows))
         if before is None:

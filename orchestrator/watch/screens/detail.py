@@ -215,7 +215,7 @@ class DetailView(View):
             if one is None and len(about) > 1:
                 lines = []  # who it is stands there too
             lines += about[1:] if one is not None and len(about) > 1 else about
-        self.query_one("#detail-head", Bar).put(*lines)
+        self.put("detail-head", *lines)
 
     # -- keys
 

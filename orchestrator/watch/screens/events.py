@@ -54,7 +54,7 @@ class EventsView(View):
         placed = place(REQUESTS, self.room)
         lines = [line([each.render(one) for each in placed]) for one in asked]
         title = [Text(" steps that people asked for", "bold underline")] if lines else []
-        self.query_one("#events-steps", Bar).put(*title, *lines)
+        self.put("events-steps", *title, *lines)
 
     def set_filter(self, text: str, *, done: bool) -> None:
         """Fewer lines."""

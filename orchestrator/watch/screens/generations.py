@@ -18,7 +18,7 @@ from orchestrator.watch.view import Target, View
 
 EMPTY = (
     "There is no generation yet: the first is recorded when main starts or a campaign runs.\n\n"
-    "./restart.sh                      keep the main instance alive\n"
+    "sia supervise                     keep the main instance alive\n"
     "sia campaign run campaign.toml    judge candidates, then promote one (P)"
 )
 EVERY = 1.0
@@ -116,7 +116,7 @@ class GenerationsView(View):
     def heads(self) -> None:
         """What main is."""
         if self.now is not None:
-            self.query_one("#generations-head", Bar).put(*draw(head(self.now, self.room), self.room))
+            self.put("generations-head", *draw(head(self.now, self.room), self.room))
 
     # -- keys
 

@@ -13,7 +13,7 @@ from orchestrator.watch.view import Target, View
 EMPTY = (
     "Nothing runs.\n\n"
     "sia campaign run campaign.toml    judge candidates\n"
-    "./restart.sh                      keep the main instance alive\n"
+    "sia supervise                     keep the main instance alive\n"
     "sia demo                          see both in a throw-away repository\n\n"
     "What ran before is in 2 (campaigns), 4 (generations) and 5 (events)."
 )

@@ -94,7 +94,7 @@ class SandboxView(View):
     def heads(self) -> None:
         """How many changes of each kind."""
         if self.changes is not None:
-            self.query_one("#sandbox-head", Bar).put(*head(self.changes, self.ident, self.room).split("\n"))
+            self.put("sandbox-head", *head(self.changes, self.ident, self.room).split("\n"))
 
     def target(self) -> Target:
         """The path for the clipboard, the instance for the steps."""
