@@ -66,6 +66,7 @@ def test_the_candidate_works_with_turns(tmp_path: Path) -> None:
 @pytest.mark.sandbox
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@trial_kit.ONE_MODE
 def test_the_small_tasks_pass_the_adversarial_check(mode: str, tmp_path: Path, environments: Path) -> None:
     command = [sys.executable, "-P", "-m", "orchestrator", "task", "check", "--adversarial", "--json"]
     (tmp_path / "state").mkdir()
