@@ -12,7 +12,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sandbox import arguments, gate, interpreter, rootfs, runner, watch
@@ -130,15 +130,7 @@ class Sandbox:
             try:
                 if way_out:
                     sandbox.gate, targets[gate.NUMBER] = way_out, way_out.connect()
-                message: dict[str, object] = {
-                    "program": host.program,
-                    "argv": argv,
-                    "targets": list(targets),
-                    "limits": _limits(spec),
-                    "groups": sandbox._groups,
-                    "inside": sandbox._inside,
-                }
-                sandbox._launch = host.launcher.launch(message, list(targets.values()))
+                sandbox._launched_with(argv, targets)
             except BaseException:
                 sandbox._release()
                 raise
@@ -147,6 +139,18 @@ class Sandbox:
         host.live.add(sandbox)
         sandbox._go()
         return sandbox
+
+    def _launched_with(self, argv: Sequence[str], targets: Mapping[int, int]) -> None:
+        """Ask the spawner to start it; `targets`: number of a descriptor in it → ours."""
+        message: dict[str, object] = {
+            "program": self.host.program,
+            "argv": argv,
+            "targets": list(targets),
+            "limits": _limits(self.spec),
+            "groups": self._groups,
+            "inside": self._inside,
+        }
+        self._launch = self.host.launcher.launch(message, list(targets.values()))
 
     @property
     def ended(self) -> bool:

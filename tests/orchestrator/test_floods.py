@@ -45,7 +45,7 @@ open("answer", "w").write("42")
 
 @dataclass(frozen=True)
 class Flood:
-    """What an instance does, how its trial ends, and how many seconds that may take on a busy machine."""
+    """What an instance does, how its trial ends (`|`: or), and how many seconds that may take on a busy machine."""
 
     program: str
     detail: str
@@ -61,7 +61,10 @@ FLOODS = {
         "too many bad requests",
     ),
     "small rubbish": Flood("while True: line.sendall(b'x\\x04' * 50_000)", "too many bad requests"),
-    "requests without a reader": Flood("while True: infer(block)", "seconds", "limit", limit=2.0),
+    # On a fast machine the bound of what is refused comes before the two seconds are over.
+    "requests without a reader": Flood(
+        "while True: infer(block)", "seconds|too many bad requests", "limit|crashed", limit=2.0
+    ),
     "answers without a reader": Flood("while True: infer(b'big')", "seconds", "limit", limit=2.0),
     "stdout and stderr": Flood("for _ in range(1024): os.write(1, block), os.write(2, block)", "", "completed"),
 }
@@ -94,7 +97,8 @@ def test_flood(kit: TrialKit, name: str) -> None:
     took = time.monotonic() - begun
     record, neighbour = records["flood"], records["neighbour"]
     print(f"{name}: {record.outcome} {record.detail}, {took:.2f} s, +{(peak - before) / 1e6:.0f} MB")
-    assert record.outcome == flood.outcome and flood.detail in record.detail
+    endings = zip(flood.outcome.split("|"), flood.detail.split("|"), strict=True)
+    assert any(record.outcome == outcome and detail in record.detail for outcome, detail in endings)
     assert (neighbour.outcome, neighbour.reward) == ("completed", 1.0)
     assert peak - before < FLAT * 1e6
     taken = sum(exchange.asked.size for exchange in Journal.open(kit.store, record.journal))
