@@ -132,7 +132,8 @@ class Iterations:
         if not self._result and self.sealed and self.trial is not None:
             row = self._store.heads.execute(_RESULT, (self.trial, self.id)).fetchone()
             if row is not None:
-                ending = " ".join(one_line(word, 60) for word in (row["outcome"], row["detail"]) if word)
+                between = " " if row["outcome"] == "limit" else ": "
+                ending = between.join(one_line(word, 60) for word in (row["outcome"], row["detail"]) if word)
                 reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3g}"
                 self._result = f"{ending}, {reward}"
         return self._result

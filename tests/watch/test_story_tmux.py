@@ -81,7 +81,7 @@ def test_one_trial_hangs_and_a_person_steps_in(stage: Stage, person: Terminal) -
     person.type("watch", "K")
     show("asked before it is killed", person.wait("watch", "Kill c0001t", "killed at once", "enter: do it"))
     person.type("watch", "y")
-    show("killed", person.wait("watch", ": killed", "· ended", seconds=SOON))
+    show("killed", person.wait("watch", ": killed", "invalid: killed by a person", seconds=SOON))
     assert person.ended("campaign", SOON) == 0
     show("the campaign's own last words", person.screen("campaign"))
 
