@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,10 @@ def image() -> Path:
     if path is None:
         pytest.skip(f"no root file system to test with: {reason}")
     return path
+
+
+@pytest.fixture
+def own_python() -> None:
+    """The interpreter here has a prefix of its own: the system's lies in /usr, where the image's is inside."""
+    if sys.base_prefix == "/usr":
+        pytest.skip("this Python is the system's, it can't run in another root file system (a refusal says so)")

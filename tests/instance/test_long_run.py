@@ -14,7 +14,8 @@ ITERATIONS, WINDOW = 700, 100  # by iteration 100 the context has its full size:
 def test_cost_and_memory_stay_flat(tmp_path: Path) -> None:
     costs, sizes = run(ITERATIONS, tmp_path)
     early, late = statistics.median(costs[150 : 150 + WINDOW]), statistics.median(costs[-WINDOW:])
-    assert late < 1.5 * early, f"{early * 1000:.1f} ms of CPU, later {late * 1000:.1f} ms"
+    # Seven times, if it grew with the iterations; a busy machine alone makes it half as much again.
+    assert late < 2.5 * early, f"{early * 1000:.1f} ms of CPU, later {late * 1000:.1f} ms"
     assert sizes[-1] < 1.15 * sizes[len(sizes) // 4], sizes
     logs = sorted((tmp_path / "iterations").glob("*.xml"))
     assert len(logs) == ITERATIONS

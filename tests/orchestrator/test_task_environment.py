@@ -20,6 +20,7 @@ from orchestrator.tasks import load_task
 from orchestrator.trial import TrialRecord
 from sandbox.host import Host
 from tests.image import image as image
+from tests.image import own_python as own_python
 from tests.orchestrator import trial_kit
 from tests.orchestrator.test_tasks import make_task, refusal
 from tests.orchestrator.trial_kit import TOP, TrialKit
@@ -137,6 +138,7 @@ def test_a_trial_without_it_has_no_network(kit: TrialKit) -> None:
 
 @pytest.mark.sandbox
 @pytest.mark.timeout(1000)
+@pytest.mark.usefixtures("own_python")
 def test_a_trial_in_a_rootfs(kit: TrialKit, image: Path) -> None:
     """Instance, oracle and verifier run in it; what it has at the workdir is there, and can be written."""
     test = """
@@ -164,6 +166,7 @@ open("answer", "w").write("42")
 
 @pytest.mark.sandbox
 @pytest.mark.timeout(1000)
+@pytest.mark.usefixtures("own_python")
 def test_the_standard_agent_in_a_rootfs(kit: TrialKit, image: Path) -> None:
     task = kit.task(toml=f'[environment]\nrootfs = "{image}"\n')
     policy = '[[rule]]\nwhen = "not(single)"\nanswer = "<single>echo 42 > answer</single>"\n' + trial_kit.STOPS
@@ -193,6 +196,7 @@ def test_bad_input_rootfs_that_python_does_not_run_in(kit: TrialKit, tmp_path: P
 @pytest.mark.sandbox
 @pytest.mark.bad_input
 @pytest.mark.timeout(1000)
+@pytest.mark.usefixtures("own_python")
 def test_bad_input_rootfs_without_a_library(kit: TrialKit, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An extension module whose library the image has not: the loader's own words are the reason."""
     monkeypatch.setattr(rootfs, "PROGRAM", "import ssl")
@@ -206,6 +210,7 @@ def test_bad_input_rootfs_without_a_library(kit: TrialKit, image: Path, monkeypa
 
 @pytest.mark.sandbox
 @pytest.mark.timeout(1000)
+@pytest.mark.usefixtures("own_python")
 def test_task_check_in_a_rootfs(mode: str, image: Path, tmp_path: Path, kit: TrialKit) -> None:
     task = make_task(tmp_path, "inside", f'[environment]\nrootfs = "{image}"\n')
     (task / "solution/solve.sh").write_text("[ -e /opt/tool/run ] && echo 42 > answer\n")

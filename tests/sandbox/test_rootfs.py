@@ -18,6 +18,7 @@ from sandbox.process import Outcome
 from sandbox.rootfs import Base, look
 from sandbox.spec import Bind, Overlay, SandboxSpec
 from tests.image import image as image
+from tests.image import own_python as own_python
 
 Inside = Callable[..., tuple[Outcome, str]]
 both_modes = [pytest.mark.sandbox, pytest.mark.usefixtures("mode"), pytest.mark.timeout(1000)]
@@ -97,6 +98,7 @@ ls /opt /srv; cat /opt/ours/file /usr/local/x/y; ls /usr/local
         assert lines[7:9] == ["ours", "made"] and {"bin", "x", "share"} <= set(lines[9:])
         assert (work.upper / "old").read_text() == "new\n" and (data.upper / "d").read_text() == "d\n"
 
+    @pytest.mark.usefixtures("own_python")
     def test_our_interpreter_runs_with_its_libraries(self, inside: Inside, image: Path) -> None:
         script = (
             "import sys, json, subprocess, lxml.etree, psutil; print(sys.prefix, open('/etc/hostname').read() != '')"
@@ -104,6 +106,7 @@ ls /opt /srv; cat /opt/ours/file /usr/local/x/y; ls /usr/local
         outcome, text = inside(script, python=True, rootfs=image)
         assert (outcome.exit_code, text) == (0, f"{sys.prefix} True\n")
 
+    @pytest.mark.usefixtures("own_python")
     def test_with_an_allow_list(self, inside: Inside, image: Path) -> None:
         script = """
 import socket, urllib.request, urllib.error

@@ -52,8 +52,8 @@ for place in ("/etc/shadow", "/etc/hostname", "/etc/machine-id", "/root/.ssh", "
     attempt(f"see {place}", *GONE, "EACCES")(lambda place=place: os.stat(place))
 for place in ("/sys", "/sys/fs/cgroup", "/sys/kernel/debug", "/run/systemd", "/run/dbus", "/run/.sia", "/mnt", "/srv"):
     attempt(f"see {place}", *GONE, "EACCES")(lambda place=place: os.stat(place))
-attempt("see other homes", "only our own")(
-    lambda: Seen("only our own") if os.listdir("/home") == ["agent"] else os.listdir("/home")
+attempt("see other homes", "only our own")(  # and the empty way to the interpreter, where that lies in a home
+    lambda: Seen("only our own") if sorted(os.listdir("/home")) == context["homes"] else os.listdir("/home")
 )
 attempt("see the host's users", "made up")(
     lambda: Seen("made up") if read("/etc/passwd").count(b"\n") == 3 else read("/etc/passwd")

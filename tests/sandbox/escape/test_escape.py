@@ -18,6 +18,7 @@ from typing import Any
 import pyseccomp
 import pytest
 
+from sandbox import interpreter
 from sandbox.host import Host
 from sandbox.process import Sandbox
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
@@ -51,6 +52,7 @@ def things_outside(place: Path) -> Iterator[dict[str, Any]]:
         shared = Path(f"/dev/shm{queue}")
         shared.write_text("s3cret")
         stack.callback(shared.unlink)
+        shown = interpreter.roots(Path(sys.executable))
         yield {
             "secret": str(place / "secret"),
             "unix": str(place / "socket"),
@@ -62,6 +64,7 @@ def things_outside(place: Path) -> Iterator[dict[str, Any]]:
             "group": os.getpgrp(),
             "small_pid": 1,
             "variables": ["SIA_ESCAPE_SECRET"],
+            "homes": sorted({"agent", *(root.parts[2] for root in shown if root.parts[1] == "home")}),
         }
 
 
