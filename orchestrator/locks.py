@@ -60,32 +60,28 @@ def hold_or(path: Path, taken: Callable[[Holder | None], Failed], command: str =
 
 def holder(path: Path) -> int | None:
     """The process that holds `path` now (0: it has not written its id yet), or None. Creates nothing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        found = _read(descriptor)
-        return found.pid if found else 0
-    finally:
-        os.close(descriptor)
-    return None
+    is_held, by = held(path)
+    return (by.pid if by else 0) if is_held else None
 
 
 def look(path: Path) -> Holder | None:
     """Who holds `path` now, or None; also where it has not written its name yet. Creates nothing."""
-    if not holder(path):
-        return None
+    return held(path)[1]
+
+
+def held(path: Path, how: int = fcntl.LOCK_SH) -> tuple[bool, Holder | None]:
+    """Whether somebody's lock on `path` keeps us from taking it so now, and what is written there. Creates nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return False, None
     try:
-        return _read(descriptor)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True, _read(descriptor)
     finally:
         os.close(descriptor)
+    return False, None
 
 
 def _read(descriptor: int) -> Holder | None:

@@ -52,14 +52,4 @@ def unused(lock: Path) -> Iterator[bool]:
 
 def busy(lock: Path) -> bool:
     """Whether a process uses it now. Creates nothing."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return locks.held(lock, fcntl.LOCK_EX)[0]
