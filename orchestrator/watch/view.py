@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from orchestrator.watch.bars import Bar
 from orchestrator.watch.lines import Lines
 from orchestrator.watch.panes import Body
+from orchestrator.watch.tables import Table
 from orchestrator.watch.values import Instance, Snapshot
 
 if TYPE_CHECKING:
@@ -97,6 +98,19 @@ class View(Vertical):
         if action == "previous_pane":
             return self._turn(-1)
         return self.pane.act(action)
+
+    def order(self, action: str, table: Table[Any], pane: Lines, own: str) -> bool:
+        """Carry out `sort` or `reverse` on a table that `pane` shows; False for another action. `own`: words for the
+        rows' own order."""
+        if action == "sort":
+            title = table.sort_next()
+            self.watch_app.say(f"sorted by {title}" if title else own)
+        elif action == "reverse":
+            table.flip()
+        else:
+            return False
+        pane.show(table)
+        return True
 
     def state(self) -> str:
         """What stands at the right end of the tabs: filter, order, counts."""

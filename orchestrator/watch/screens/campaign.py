@@ -195,13 +195,8 @@ class CampaignView(View):
                 self.focus_pane(TRIAL_LIST)
             elif trial is not None:
                 self.watch_app.go("detail", trial.id)
-        elif action == "sort":
-            title = self.trials.sort_next()
-            self.watch_app.say(f"sorted by {title}" if title else "in the order of the plan")
-            self.panes[TRIAL_LIST].show(self.trials)
-        elif action == "reverse":
-            self.trials.flip()
-            self.panes[TRIAL_LIST].show(self.trials)
+        elif self.order(action, self.trials, self.panes[TRIAL_LIST], "in the order of the plan"):
+            return True
         elif action in ("next_campaign", "previous_campaign"):
             self._next(1 if action == "next_campaign" else -1)
         else:

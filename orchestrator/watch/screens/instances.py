@@ -84,14 +84,7 @@ class InstancesView(View):
             one = self.selected()
             if one is not None:
                 self.watch_app.go("detail", one.id)
-        elif action == "sort":
-            title = self.table.sort_next()
-            self.watch_app.say(f"sorted by {title}" if title else "in the order they were started")
-            self.pane.show(self.table)
-        elif action == "reverse":
-            self.table.flip()
-            self.pane.show(self.table)
-        else:
+        elif not self.order(action, self.table, self.pane, "in the order they were started"):
             return super().act(action)
         return True
 

@@ -112,16 +112,7 @@ class SandboxView(View):
 
     def act(self, action: str) -> bool:
         """The order of the table."""
-        if action == "sort":
-            title = self.table.sort_next()
-            self.watch_app.say(f"sorted by {title}" if title else "in the order of the tree")
-            self.pane.show(self.table)
-        elif action == "reverse":
-            self.table.flip()
-            self.pane.show(self.table)
-        else:
-            return super().act(action)
-        return True
+        return self.order(action, self.table, self.pane, "in the order of the tree") or super().act(action)
 
     def live(self) -> list[str]:
         """Steps only while it runs."""
