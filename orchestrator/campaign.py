@@ -95,10 +95,9 @@ def _go_on(home: Home, campaign: str, trial: str | None, parallel: int | None, p
         name = resolve(connection, campaign)
         stack.enter_context(_lock(home, name))
         view = load(connection, name)
-        if trial is None:
+        row = None if trial is None else again.check(view, trial)
+        if row is None:
             _resumable(view)
-        else:
-            again.check(view, trial)
         try:
             setup = campaign_setup.from_view(home, view)
             context = stack.enter_context(_context(home, setup))
@@ -106,9 +105,9 @@ def _go_on(home: Home, campaign: str, trial: str | None, parallel: int | None, p
             raise Interrupted(f"campaign {name}: interrupted before it went on") from None
         store = CampaignStore(connection)
         with signals.asking():
-            if trial is not None:
-                again.keep_files(home.campaigns / name / "trials", view, trial)
-                store.set_aside(view, again.check(view, trial))
+            if row is not None:
+                again.keep_files(home.campaigns / name / "trials", view, row.id)
+                store.set_aside(view, row)
                 view = store.view(name)
             store.reopen(name)
             progress.say(f"campaign {name}: {view.done} of {len(view.trials)} trials are done, going on")

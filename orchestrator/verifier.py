@@ -111,6 +111,11 @@ def is_forgeable(home: Home, files: TaskFiles) -> bool | None:
     return None if mark is None or mark.forgeable is None else bool(mark.forgeable)
 
 
+def verifier_limits(task: Task, upper: Upper) -> Limits:
+    """What bounds a verifier; `upper`: where its own writes lie."""
+    return replace(task_limits(task, task.verifier_timeout), upper=upper)
+
+
 def verifier_spec(
     files: TaskFiles, overlays: tuple[Overlay, ...], stdout: Path, tools: VerifierTools, upper: Upper = "disk"
 ) -> SandboxSpec:
@@ -139,7 +144,7 @@ def verifier_spec(
             Bind(tools.environment, ENVIRONMENT),
         ),
         overlays=overlays,
-        limits=replace(task_limits(task, task.verifier_timeout), upper=upper),
+        limits=verifier_limits(task, upper),
         hostname="verifier",
         network="host" if task.allow_internet else task.network or "none",
         python=tools.environment / "bin" / "python",
@@ -178,8 +183,8 @@ def _run(
 ) -> _Run:
     layers = scratch / "verifier"
     try:
-        limits = verifier_spec(files, (), stdout, tools, upper).limits
-        logs, logs_work = host.make_upper(host.space(layers, limits), "l")
+        space = host.space(layers, verifier_limits(files.task, upper))
+        logs, logs_work = host.make_upper(space, "l")
         overlays = [Overlay("/logs/verifier", (tools.empty,), logs, logs_work)]
         for number, (place, root) in enumerate(files.roots.items()):
             lowers = (root, uppers[place]) if place in uppers else (root,)
