@@ -6,6 +6,7 @@ import importlib.util
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,25 +32,22 @@ PAIRS = 16
 TOKENS = 48  # of one measured generation
 
 
-def measure() -> list[Figure]:
-    """Compile times always; the model's figures where it is there."""
-    figures = _compiling()
+def measure() -> Iterator[Figure]:
+    """Compile times always; the model's figures, each as it is known, where the model is there."""
+    yield from _compiling()
     model = models.directory() / models.KNOWN["smollm2"].file
     if importlib.util.find_spec("xllamacpp") is None or not model.exists():
         print("engines: no figures of a model: install the extra 'llama', then: sia engines fetch smollm2")
-        return figures
+        return
     from orchestrator.engines.llama.model import LlamaModel
     from orchestrator.engines.llama.server import LlamaOptions, LlamaServer
 
     server = LlamaServer(model, LlamaOptions(context=4096, parallel=2))
     try:
-        return [
-            *figures,
-            _overhead(server),
-            _reuse(server),
-            _cancel(server),
-            *_sampling(LlamaModel(server, temperature=1.0)),
-        ]
+        yield _overhead(server)
+        yield _reuse(server)
+        yield _cancel(server)
+        yield _sampling(LlamaModel(server, temperature=1.0))
     finally:
         close_checkers()
 
@@ -135,7 +133,7 @@ def _given_up(server: LlamaServer, prompt: list[int]) -> None:
     events.close()
 
 
-def _sampling(model: LlamaModel) -> list[Figure]:
+def _sampling(model: LlamaModel) -> Figure:
     """Answers at temperature 1, every second one cut off and ended: how many are not valid?"""
     validator = etree.XMLSchema(etree.parse(str(SCHEMA)))
     schema, system = SCHEMA.read_text(), "You are an agent. Answer with one action.\n"
@@ -169,7 +167,7 @@ def _sampling(model: LlamaModel) -> list[Figure]:
     cut = sum(usage.finish == "length" for _, usage in given)
     tokens = sum(usage.completion or 0 for _, usage in given)
     detail = f"{cut} were cut off and ended; {tokens} tokens in {seconds:.0f} s"
-    return [Figure(f"invalid of {ANSWERS} guided answers", len(invalid), 0, "none", detail)]
+    return Figure(f"invalid of {ANSWERS} guided answers", len(invalid), 0, "none", detail)
 
 
 def _valid(validator: etree.XMLSchema, text: str) -> bool:

@@ -7,7 +7,7 @@ import math
 import socket
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -34,7 +34,7 @@ from orchestrator.protocol import (
 
 MAX_BAD = 100  # refused requests between two answers, then the line is closed
 MAX_BAD_BYTES = MAX_FRAME  # the same, added up: reading them takes our time
-MAX_FAULTS = 3  # engine failures in a row, then the line is closed
+MAX_FAULTS = 3  # engine failures in a row at one kind of request, then the line is closed
 MAX_ALL_FAULTS = 12  # the same, over the whole life of a line: no instance keeps an engine busy with dying
 _MEMO = 64  # token counts that are remembered
 _SUSPECT = 5.0  # seconds without a byte from the engine after which a cancelled request makes it suspect
@@ -112,7 +112,8 @@ class Line:
         self._thread = threading.Thread(target=self._run, name=f"line-{self._number}", daemon=True)
         self._started = self._stopping = False
         self._guide = ""
-        self._ordinal = self._bad = self._bad_bytes = self._counts = self._failed = 0
+        self._ordinal = self._bad = self._bad_bytes = self._counts = 0
+        self._failed: Counter[str] = Counter()  # in a row, by what was asked: an engine that counts may fail to infer
         self._limit: str | None = None
         self._memo: OrderedDict[str, str] = OrderedDict()
         self._fault_times: list[float] = []
@@ -243,7 +244,7 @@ class Line:
                 self._limit = answer.text
         self._record("count" if counting else "limit", asked, answer, at, begun)
         self._instance.queue(answer.text.encode())
-        self._finish(answer)
+        self._finish(answer, request.kind)
 
     def _infer(self, request: Request, asked: Asked, at: float, begun: float) -> None:
         asked = replace(asked, system=request.system, prefix=request.prefix, schema=self._guide)
@@ -264,7 +265,7 @@ class Line:
             asked = replace(asked, context=request.context, turns=request.turns)
         self._charge(request, answer)
         self._record("infer", asked, answer, at, begun)
-        self._finish(answer)
+        self._finish(answer, request.kind)
 
     def _ask(self, wire: bytes, *, stream: bool) -> Answer:
         begun = time.monotonic()
@@ -274,14 +275,14 @@ class Line:
             spent = self.usage.engine_seconds + time.monotonic() - begun
             self.usage = replace(self.usage, engine_seconds=spent)
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: Answer, kind: str) -> None:
         """The end of a reply, after it was recorded."""
         if answer.hung_up:
             if answer.silent > _SUSPECT:
                 self._probe()  # ended while it waited: was it the engine that answers nothing?
             raise HungUp
         if answer.error is None:
-            self._bad = self._bad_bytes = self._failed = 0
+            self._bad = self._bad_bytes = self._failed[kind] = 0
             self._instance.queue(EOT_BYTE)
             return
         self._instance.queue(write_error(*answer.error))
@@ -290,13 +291,13 @@ class Line:
             if self._bad >= MAX_BAD:
                 self.ended = "abuse"
             return
-        self._failed += 1
+        self._failed[kind] += 1
         self.engine_faults = (*self.engine_faults, answer.fault)[-20:]
         self._fault_times = [*self._fault_times, self._engine.report_fault(self._number)][-20:]
         self._instance.push()
         if not self._stopping:
             self._probe()
-        if self._failed >= MAX_FAULTS or len(self.engine_faults) >= MAX_ALL_FAULTS:
+        if self._failed[kind] >= MAX_FAULTS or len(self.engine_faults) >= MAX_ALL_FAULTS:
             self._end("engine")
 
     def _probe(self) -> None:

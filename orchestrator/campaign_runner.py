@@ -109,7 +109,7 @@ class Runner:
             try:
                 self._run(waiting)
             except Stopped:
-                self._unfinished(trial)
+                self._unfinished(trial, cut_off=self.error is None)
             except SiaError as error:
                 self._unfinished(trial)
                 self._give_up(error)
@@ -225,10 +225,14 @@ class Runner:
         self._wake.set()
         return first
 
-    def _unfinished(self, trial: PlannedTrial) -> None:
+    def _unfinished(self, trial: PlannedTrial, *, cut_off: bool = False) -> None:
+        """It runs again later. `cut_off`: because somebody stopped the campaign, which its verdicts tell."""
         try:
             self.context.host.remove(self.directory / "trials" / trial.id)
-            self.store.plan_again([trial.id])
+            if cut_off:
+                self.store.cut_off(trial.id)
+            else:
+                self.store.plan_again([trial.id])
         except (SiaError, OSError):
             pass  # the row stays `running`, and a resume plans it again
 

@@ -60,11 +60,19 @@ def find_judged(connection: sqlite3.Connection, candidate: str, campaign: str | 
     ).fetchone()
     if row is None:
         where = f" in campaign {campaign}" if campaign else ""
-        raise UsageError(
-            f"no verdict on {candidate!r}{where}",
-            fix="judge it first: name it under `candidates` in a campaign file, then `sia campaign run FILE`",
-        )
+        raise UsageError(f"no verdict on {candidate!r}{where}", fix=_how_to_judge(connection, candidate))
     return Judged(**{**dict(row), "numbers": json.loads(row["numbers"])})
+
+
+def _how_to_judge(connection: sqlite3.Connection, candidate: str) -> str:
+    row = connection.execute(
+        "SELECT c.id, c.state FROM campaign c JOIN arm a ON a.campaign = c.id"
+        " WHERE a.name = ? AND c.state IN ('running', 'interrupted') ORDER BY c.created DESC, c.id DESC LIMIT 1",
+        (candidate,),
+    ).fetchone()
+    if row is None:
+        return "judge it first: name it under `candidates` in a campaign file, then `sia campaign run FILE`"
+    return f"wait for campaign {row['id']} ({row['state']}), or finish it: sia campaign resume {row['id']}"
 
 
 class CampaignStore:
@@ -124,10 +132,9 @@ class CampaignStore:
             self.connection.execute(
                 "DELETE FROM running WHERE id IN (SELECT id FROM trial WHERE campaign = ?)", (campaign,)
             )
-            self.connection.execute(
-                "UPDATE trial SET state = 'planned', started = NULL WHERE campaign = ? AND state = 'running'",
-                (campaign,),
-            )
+            query = "SELECT id FROM trial WHERE campaign = ? AND state = 'running'"
+            for row in self.connection.execute(query, (campaign,)).fetchall():
+                self._cut_off(row["id"], "the campaign's process was killed")
             self._event("campaign", campaign, "resumed")
 
     def set_aside(self, view: CampaignView, trial: TrialRow) -> int:
@@ -195,8 +202,18 @@ class CampaignStore:
             if record.disqualified:
                 self._event("trial", record.id, f"{record.arm} is disqualified: {record.disqualified}")
 
+    def cut_off(self, trial: str) -> None:
+        """It was at work when somebody stopped the campaign."""
+        with self._transaction():
+            self._cut_off(trial, "the campaign was stopped")
+
+    def _cut_off(self, trial: str, why: str) -> None:
+        self.connection.execute("DELETE FROM running WHERE id = ?", (trial,))
+        rerun.cut_off(self.connection, trial, why)
+        self._event("trial", trial, f"cut off: {why}; it runs again from its start")
+
     def plan_again(self, trials: Iterable[str]) -> None:
-        """These have no result after all (stopped, or our side failed throughout): first attempt again."""
+        """These have no result after all (our side failed): first attempt again."""
         with self._transaction():
             for trial in trials:
                 self.connection.execute("DELETE FROM running WHERE id = ?", (trial,))

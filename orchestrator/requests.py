@@ -232,7 +232,7 @@ def _explain_stop(home: Home, connection: sqlite3.Connection, name: str) -> str:
     if was_asked_to_stop(connection, campaign):
         return (
             f"Campaign {campaign} is stopping already. Asked again, its {running} running trials are killed at once; "
-            f"they do not count and run again from their start. {go_on}"
+            f"they do not count and run again from their start, and the verdicts name them. {go_on}"
         )
     return (
         f"Campaign {campaign} starts no more trials ({planned} are left); the {running} that run are finished, then it "

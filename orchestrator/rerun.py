@@ -3,6 +3,7 @@
 Only a trial without a valid result can be run again. To run one again because its result does not please, until it
 does, is how a candidate gets better by chance alone; so that is refused. What is set aside stays: its record and its
 files are kept as an attempt, the event log names who asked, and every verdict that rests on such a trial says so.
+So it does of a trial that was cut off with its campaign: whoever stops that may have seen how the trial was going.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from orchestrator.verdict import Verdict
 
 
+CUT_OFF = "cut off"  # outcome of an attempt that ended with its campaign
+
+
 @dataclass(frozen=True)
 class Attempt:
-    """An earlier result of a trial, set aside at `time` (Unix seconds). `number` counts from 1."""
+    """An earlier run of a trial, set aside at `time` (Unix seconds). `number` counts from 1; `outcome` is that of its
+    record, or `CUT_OFF`: it has none."""
 
     trial: str
     number: int
@@ -128,6 +133,18 @@ def set_aside(connection: sqlite3.Connection, view: CampaignView, trial: TrialRo
     return number
 
 
+def cut_off(connection: sqlite3.Connection, trial: str, why: str) -> None:
+    """A trial at work ended with its campaign: it is planned again, and that it had begun is kept as an attempt; in the
+    caller's transaction."""
+    connection.execute(
+        "INSERT INTO trial_attempt (trial, attempt, time, why, outcome, detail, started)"
+        " SELECT id, 1 + (SELECT count(*) FROM trial_attempt WHERE trial = trial.id), ?, ?, ?, ?, started FROM trial"
+        " WHERE id = ?",
+        (time.time(), why, CUT_OFF, why, trial),
+    )
+    connection.execute("UPDATE trial SET state = 'planned', started = NULL WHERE id = ?", (trial,))
+
+
 def keep_files(trials: Path, view: CampaignView, trial: str) -> None:
     """What was kept of it moves aside, to `<trial>.<attempt>`. Called before `set_aside`; may be called again."""
     place = trials / trial
@@ -144,17 +161,26 @@ def record_of(connection: sqlite3.Connection, attempt: Attempt) -> dict[str, obj
 
 
 def with_notes(verdicts: dict[str, Verdict], view: CampaignView) -> dict[str, Verdict]:
-    """The verdicts, each with a reason that names trials of its pairs that were run again."""
+    """The verdicts, each with reasons that name trials of its pairs that were run again."""
     arms = {trial.id: trial.arm for trial in view.trials}
     of_arm = {name: [a for a in attempts(view) if arms[a.trial] in (name, BASELINE)] for name in verdicts}
     return {name: _noted(verdict, of_arm[name]) for name, verdict in verdicts.items()}
 
 
 def _noted(verdict: Verdict, again: Sequence[Attempt]) -> Verdict:
+    asked, cut = [a for a in again if a.outcome != CUT_OFF], [a for a in again if a.outcome == CUT_OFF]
+    notes = []
+    if asked:
+        notes.append(f"run again on a person's request: {_some(asked)} (ended before as: {_causes(asked)})")
+    if cut:
+        notes.append(f"run again from their start: {_some(cut)} (cut off: {_causes(cut)})")
+    return replace(verdict, reasons=(*verdict.reasons, *notes))
+
+
+def _some(again: Sequence[Attempt]) -> str:
     trials = sorted({attempt.trial for attempt in again})
-    if not trials:
-        return verdict
-    causes = ", ".join(sorted({attempt.detail for attempt in again}))
-    some = ", ".join(trials[:5]) + (" …" if len(trials) > 5 else "")
-    note = f"run again on a person's request: {some} (ended before as: {one_line(causes, 200)})"
-    return replace(verdict, reasons=(*verdict.reasons, note))
+    return ", ".join(trials[:5]) + (" …" if len(trials) > 5 else "")
+
+
+def _causes(again: Sequence[Attempt]) -> str:
+    return one_line(", ".join(sorted({attempt.detail for attempt in again})), 200)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.broker import MAX_ALL_FAULTS, MAX_BAD, Budget
+from orchestrator.broker import MAX_ALL_FAULTS, MAX_BAD, MAX_FAULTS, Budget
 from orchestrator.journal import Exchange, Journal
 from orchestrator.protocol import MAX_COUNTS, MAX_REQUEST
 from tests.orchestrator.broker_kit import SCHEMA, Kit, count_request, infer_request, kit_in, wait_for
@@ -352,6 +352,17 @@ def test_a_request_that_crashes_the_engine_is_no_outage(kit: Kit, monkeypatch: p
     assert instance.closed()
     assert (line.ended, line.outage) == ("engine", None)
     assert len(line.engine_faults) == 3
+
+
+def test_an_engine_that_counts_but_never_infers_closes_the_line_too(kit: Kit) -> None:
+    """An agent counts its prompt before each inference: that must not make three failures look like one."""
+    engine = kit.engine("[[rule]]\nanswer = '<stop/>'\nfaults = { drop = 1 }\n")
+    line, instance = kit.line(engine)
+    for number in range(MAX_FAULTS):
+        assert instance.ask(count_request(f"<context n='{number}'/>")).isdigit()
+        assert b"\x15engine " in instance.infer()
+    assert instance.closed()
+    assert (line.ended, len(line.engine_faults)) == ("engine", MAX_FAULTS)
 
 
 def test_an_instance_can_not_let_the_engine_fail_for_ever(kit: Kit) -> None:

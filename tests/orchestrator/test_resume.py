@@ -19,6 +19,7 @@ from tests.orchestrator.trial_kit import environments as environments
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(300)]
 KILLS = 3
+CUT = "cut off: the campaign's process was killed"
 REPEATS = [("user", 2)] if os.geteuid() else [("root", 1), ("user", 2)]  # rights matter only to how sandboxes end
 
 
@@ -32,9 +33,14 @@ def finished(place: Workplace, campaign: str) -> dict[str, tuple[Any, ...]]:
 
 
 def conclusions(place: Workplace, campaign: str) -> dict[str, Any]:
-    """Verdicts with all numbers but the guardrails' amounts: contexts hold times, so tokens differ a little."""
+    """Verdicts with all numbers but the guardrails' amounts: contexts hold times, so tokens differ a little. Without
+    the reason that names trials which were cut off."""
     return {
-        arm: verdict | {"guardrails": [(g["name"], g["broken"]) for g in verdict["guardrails"]]}
+        arm: verdict
+        | {
+            "guardrails": [(g["name"], g["broken"]) for g in verdict["guardrails"]],
+            "reasons": [reason for reason in verdict["reasons"] if CUT not in reason],
+        }
         for arm, verdict in place.shown(campaign)["verdicts"].items()
     }
 
@@ -71,6 +77,8 @@ def test_killed_at_three_random_moments_and_resumed(
     assert kept.items() <= finished(place, "c0002").items(), "a finished trial ran again"
     assert conclusions(place, "c0002") == conclusions(place, "c0001")
     assert place.verdicts("c0002")["careful"] == "better"
+    shown = place.shown("c0002")
+    assert any(CUT in reason for reason in shown["verdicts"]["careful"]["reasons"]) == bool(shown["set_aside"])
     assert untouched(place) == before
     nothing_is_left(place)
 

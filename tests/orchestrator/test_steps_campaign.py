@@ -172,6 +172,8 @@ def _stop(place: Workplace, process: Popen[str], running: str) -> None:
     assert trial_of(place, running).state == "planned"
     with pytest.raises(UsageError, match="nobody runs campaign"):
         told(place, "stop_campaign", "c1")
+    promote = place.sia("promote", "slow", "--dry-run", code=2).stderr
+    assert "no verdict on 'slow'" in promote and "sia campaign resume c0001" in promote
 
 
 def _rerun(place: Workplace, killed: str, valid: str) -> None:
@@ -184,7 +186,10 @@ def _rerun(place: Workplace, killed: str, valid: str) -> None:
     verdict = view.verdicts["slow"]
     assert verdict["excluded"] == 0
     assert any("run again on a person's request" in reason and killed in reason for reason in verdict["reasons"])
-    assert [(a["trial"], a["number"], a["detail"]) for a in view.set_aside] == [(killed, 1, "killed by a person")]
+    assert f"run again from their start: {valid} (cut off: the campaign was stopped)" in verdict["reasons"]
+    cut = (valid, 1, rerun.CUT_OFF, "the campaign was stopped")
+    again = (killed, 1, "invalid", "killed by a person")
+    assert [(a["trial"], a["number"], a["outcome"], a["detail"]) for a in view.set_aside] == [cut, again]
     assert (place.state / "campaigns/c0001/trials" / f"{killed}.1" / "stdin.txt").exists()
     assert "run again on a person's request" in done.stdout
 
