@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal while a campaign runs: everything ends in order, and can be resumed."""
+"""Ctrl-C, SIGTERM and a closed terminal while a campaign runs: trials at work end, and run again at the resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.progress import Progress
 
-SAID = b"\nstopping: trials at work are ended and will be run again by a resume; again to leave at once\n"
+SAID = b"\nstopping: trials at work are ended, and run again at the resume; once more: leave at once\n"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cyclopts import App
 
     from orchestrator.errors import SiaError
@@ -38,8 +40,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("status", "orchestrator.cli.status:status", "One look at what runs."),
     ("watch", "orchestrator.cli.watch:watch", "The live dashboard: watch the instances, step in."),
     ("gc", "orchestrator.cli.gc:collect", "Remove what nothing refers to any more."),
-    ("log show", "orchestrator.cli.log:show", "Show iterations of a trial or of the main instance."),
-    ("log diff", "orchestrator.cli.log:diff", "Compare the iteration logs of two trials."),
+    ("log show", "orchestrator.cli.log:show", "Show what a trial or the main instance asked and was answered."),
+    ("log diff", "orchestrator.cli.log:diff", "Compare the journals of two trials."),
     ("log verify", "orchestrator.cli.log:verify", "Check a journal's hash chain."),
     ("log export", "orchestrator.cli.log:export", "Export a trajectory (ATIF)."),
     ("engines list", "orchestrator.cli.engines:list_engines", "List engines and known models."),
@@ -54,14 +56,18 @@ GROUPS = {
     "candidate": "Candidates.",
     "task": "Tasks.",
     "env": "Agent environments.",
-    "log": "Iteration logs.",
+    "log": "Journals.",
     "engines": "Engines and models.",
     "sandbox": "Sandboxes.",
 }
 
 
-def build_app() -> App:
-    """The command tree, without importing any command."""
+def build_app(arguments: Sequence[str] = ()) -> App:
+    """The command tree, without importing any command.
+
+    Lists show the one-line help of `COMMANDS`. The command that `arguments` name explains itself by its docstring
+    instead, which has exit codes and whatever else is to be known.
+    """
     from cyclopts import App, Parameter
 
     app = App(
@@ -72,6 +78,7 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was interrupted
     )
     groups: dict[str, App] = {}
+    asked = [argument for argument in arguments if not argument.startswith("-")]
     for words, target, text in COMMANDS:
         *group, name = words.split()
         parent = app
@@ -80,7 +87,7 @@ def build_app() -> App:
                 groups[word] = App(name=word, help=GROUPS[word])
                 app.command(groups[word])
             parent = groups[word]
-        parent.command(target, name=name, help=text)
+        parent.command(target, name=name, help=None if asked[: len(group) + 1] == words.split() else text)
     return app
 
 
@@ -128,7 +135,8 @@ def main(arguments: list[str] | None = None) -> None:
     sys.unraisablehook = _unraisable
 
     try:
-        code = build_app()(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        given = sys.argv[1:] if arguments is None else arguments
+        code = build_app(given)(given, exit_on_error=False, print_error=True, result_action="return_value")
     except SiaError as error:
         print(f"sia: {error.render()}", file=sys.stderr)
         sys.exit(error.exit_code)

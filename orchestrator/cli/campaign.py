@@ -31,8 +31,8 @@ Id = Annotated[str, Parameter(help="The campaign's id, its unique beginning, its
 def run(file: Path, /, *, parallel: Parallel = None, json: Json = False) -> int:
     """Judge the candidates of a campaign file against the current generation.
 
-    The plan says first what could be seen at this size. Ctrl-C ends it in order; `sia campaign resume` goes on. Exit
-    code 0 once there are verdicts, whatever they are.
+    The plan says first what could be seen at this size. Ctrl-C ends the trials at work (exit code 130); they run again
+    at the resume: `sia campaign resume`. Exit code 0 once there are verdicts, whatever they are.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ DryRun = Annotated[bool, Parameter(name="--dry-run", negative="", help="Only say
 
 
 def stop(campaign: Id = "last", /, *, dry_run: DryRun = False, json: Json = False) -> int:
-    """Stop a running campaign in order: trials at work are finished, no more start, and a resume goes on.
+    """Stop a running campaign: trials at work are finished, no more start, and a resume goes on.
 
     Asked a second time, trials at work are killed too; they run again from their start after a resume, and
     the verdicts name them.

@@ -35,7 +35,8 @@ class Listed:
 def list_candidates(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
     """List proposals of the agent, and candidates that campaigns have judged, newest first.
 
-    Any name in the list can be used in a campaign file and with `sia promote`.
+    Any name in the list can be used in a campaign file; with `sia promote` those that a campaign has judged, and only
+    as its verdict allows.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 
 def conformance(
-    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True, required=False)],
     candidate: str = "HEAD",
     only: tuple[str, ...] = (),
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,

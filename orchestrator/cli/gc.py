@@ -36,7 +36,8 @@ def collect(
     dry_run
         Only say what would be removed.
     keep
-        How many of the newest campaigns keep everything.
+        How many of the newest campaigns keep their exports, bundles and environments, and what `--evidence` removes.
+        Copies of task files go once a campaign is finished.
     min_age
         Hours; what was made later than that stays.
     evidence

@@ -39,7 +39,11 @@ def show(
     ] = False,
     json: Json = False,
 ) -> int:
-    """Show the iterations of a trial or of the main instance, or one of them in full."""
+    """Show the exchanges of a trial or of the main instance, or one of them in full.
+
+    Exchanges are numbered as in the journal, where token counts have numbers too; `sia watch --iteration` counts
+    inferences alone.
+    """
     with _journals() as store:
         journal = _open(store, trial)
         if own:
@@ -67,7 +71,7 @@ def diff(
     context: Annotated[int, Parameter(help="Lines of the difference in context to show.")] = 40,
     json: Json = False,
 ) -> int:
-    """Compare the iteration logs of two trials: which answers agree, and what was shown where they part."""
+    """Compare the journals of two trials: which answers agree, and what was shown where they part."""
     with _journals() as store:
         journals = [_open(store, name) for name in (left, right)]
         replies = [list(journal.replies()) for journal in journals]
@@ -88,7 +92,7 @@ def diff(
     return 0
 
 
-def verify(*trials: Name, json: Json = False) -> int:
+def verify(*trials: Annotated[Name, Parameter(required=False)], json: Json = False) -> int:
     """Check journals (without names: all): every hash, the chain, the head in the database. Exit code 1 on a fault."""
     rows: list[dict[str, Any]] = []
     with _journals() as store:

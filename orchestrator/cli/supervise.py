@@ -25,8 +25,8 @@ def supervise(*, engine: str | None = None) -> int:
     """Keep the main instance alive, and carry out promotions and rollbacks. restart.sh runs this.
 
     The agent's answers go to stdout, one line per event to stderr. Standard input is not read: use `sia send`.
-    SIGTERM and SIGINT stop it in order (exit 0), SIGHUP makes restart.sh start it again (exit 42). Exit 78: settings
-    or the machine must be changed first.
+    SIGTERM and SIGINT let the agent save its state and stop (exit 0), SIGHUP makes restart.sh start it again (exit
+    42). Exit 78: settings or the machine must be changed first.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ def watch(
     view
         The view to begin with (default: instances; with an id: detail or campaign, with two: compare).
     iteration
-        With --once: the iteration to show (default: the last).
+        With --once: the iteration to show, counted over inferences alone (default: the last).
     once
         Print it as text and end.
     read_only

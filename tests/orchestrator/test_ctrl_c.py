@@ -14,7 +14,7 @@ class Thing: pass
 def interrupted(reference):
     raise KeyboardInterrupt
 
-def build_app():
+def build_app(arguments):
     def command(*arguments, **options):
         thing = Thing()
         reference = weakref.ref(thing, interrupted)
