@@ -37,7 +37,7 @@ def measure() -> Iterator[Figure]:
     yield from _compiling()
     model = models.directory() / models.KNOWN["smollm2"].file
     if importlib.util.find_spec("xllamacpp") is None or not model.exists():
-        print("engines: no figures of a model: install the extra 'llama', then: sia engines fetch smollm2")
+        print("engines: no figures of a model: scripts/setup llama, then: .venv/bin/sia engines fetch smollm2")
         return
     from orchestrator.engines.llama.model import LlamaModel
     from orchestrator.engines.llama.server import LlamaOptions, LlamaServer

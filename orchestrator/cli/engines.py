@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from orchestrator.config import Settings, load_settings
-from orchestrator.engines import models, named
+from orchestrator.engines import extras, models, named
 from orchestrator.errors import Failed, SiaError, UsageError
 from orchestrator.home import open_home
 
@@ -56,7 +56,7 @@ def list_engines(*, as_json: AsJson = False) -> int:
         print(f"{model['name']}\t{state}; {model['license']}; {model['about']}")
     print(f"{named.LLAMA}PATH\tany GGUF file")
     if not installed:
-        print("llama engines need the extra: pip install 'sia-orchestrator[llama]'", file=sys.stderr)
+        print(f"llama engines need the extra: {extras.install('llama')}", file=sys.stderr)
     return 0
 
 

@@ -191,4 +191,6 @@ def _pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     if found := shutil.which("pip") or shutil.which("pip3"):
         return [found]
-    raise Failed("there is no pip", where=sys.executable, fix="install it: python -m ensurepip")
+    raise Failed(
+        "there is no pip", where=sys.executable, fix="install python3-pip (Debian, Ubuntu), or pip in this environment"
+    )

@@ -37,13 +37,13 @@ def prepare(name: str, engines: Mapping[str, Engine], checkout: Path, say: Calla
     """
     if name in engines or not name.startswith(LLAMA):
         return
-    from orchestrator.engines import models
+    from orchestrator.engines import extras, models
 
     if importlib.util.find_spec("xllamacpp") is None:
         raise ConfigError(
             "the extra 'llama' is not installed",
             where=f"engine {name}",
-            fix="pip install 'sia-orchestrator[llama]', or in a checkout: pip install '.[llama]'",
+            fix=extras.install("llama"),
         )
     model = name.removeprefix(LLAMA)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 
+from orchestrator.engines import extras
 from orchestrator.engines.serve import Model, serve
 from orchestrator.errors import ConfigError, SiaError
 
@@ -19,8 +20,7 @@ def run(name: str, packages: Collection[str], make: Callable[[], Model]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in packages:
             raise
-        fix = f"pip install 'sia-orchestrator[{name}]'"
-        return _say(name, ConfigError(f"the package {error.name} is missing", fix=fix))
+        return _say(name, ConfigError(f"the package {error.name} is missing", fix=extras.install(name)))
     except SiaError as error:
         return _say(name, error)
     except KeyboardInterrupt:
