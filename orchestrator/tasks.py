@@ -27,6 +27,12 @@ INSTRUCTION_CAP = 1024 * 1024  # bytes
 PROTECTED = ("/root/sia", "/root/data", "/usr", "/etc", "/tmp", "/run", "/tests", "/logs")
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib64", "/proc", "/sys", "/dev", "/opt/agent-env", "/opt/verifier", "/home/agent")
 
+# Variables that SIA sets for the instance, the oracle and the tests alike (instances.py, task_check.py, verifier.py), and
+# those that only the instance or only the tests get: what a task gives them has no effect there.
+FIXED = ("PATH", "HOME", "LANG", "TERM", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
+FIXED_IN_INSTANCE = ("PYTHONPATH",)
+FIXED_IN_TESTS = ("PYTHONNOUSERSITE", "PYTHONSAFEPATH")  # the last one unless [verifier] safe_path = false
+
 
 @dataclass(frozen=True)
 class Task:
@@ -131,9 +137,10 @@ def load_task(directory: Path) -> Task:
     layout = _layout(directory, file, built=rootfs is not None)
     workdir = _workdir(file, layout, toml)
     places = _places(workdir, layout.copies, toml)
-    _check_env({**layout.env, **file.environment.env}, toml)
     network = _network(file, toml)
-    notes = [*(f"task.toml: unknown key {key}" for key in _unknown(file)), *layout.notes]
+    env = {**layout.env, **file.environment.env}
+    _check_env(env, toml)
+    notes = [*(f"task.toml: unknown key {key}" for key in _unknown(file)), *layout.notes, *_without_effect(env, file)]
     if file.environment.allow_internet:
         notes.append(f"the verifier has the host's network; the instance has {'its own' if network else 'none'}")
     if (file.environment.cpus or 0) > (os.cpu_count() or 1):
@@ -147,7 +154,7 @@ def load_task(directory: Path) -> Task:
         path=directory.resolve(),
         instruction=_instruction(directory / "instruction.md"),
         workdir=workdir,
-        env={**layout.env, **file.environment.env},
+        env=env,
         agent_timeout=file.agent.timeout_sec,
         verifier_timeout=file.verifier.timeout_sec,
         cpus=file.environment.cpus,
@@ -290,6 +297,18 @@ def _check_env(env: Mapping[str, str], toml: Path) -> None:
         if name.startswith("SIA_"):
             what = f"environment.env: {name} belongs to the contract of instances"
             raise ConfigError(what, where=str(toml), fix="choose a name that does not begin with SIA_")
+
+
+def _without_effect(env: Mapping[str, str], file: _File) -> list[str]:
+    """Of a task's variables, those that SIA sets itself."""
+    in_tests = FIXED_IN_TESTS if file.verifier.safe_path else FIXED_IN_TESTS[:-1]
+    places = ((FIXED, ""), (FIXED_IN_INSTANCE, " in the instance"), (in_tests, " in the tests"))
+    return [
+        f"environment.env: {name} is set by SIA, so this value has no effect{where}"
+        for names, where in places
+        for name in names
+        if name in env
+    ]
 
 
 def _unknown(model: BaseModel, prefix: str = "") -> list[str]:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import tasks
+from orchestrator.agent_build import AgentBuild
 from orchestrator.errors import ConfigError, SiaError, UsageError
-from orchestrator.task_files import content_key, prepare
+from orchestrator.instances import InstanceSetup, instance_spec
+from orchestrator.task_files import TaskFiles, content_key, prepare
 from orchestrator.tasks import find_tasks, load_task
+from orchestrator.verifier import VerifierTools, verifier_spec
 from sandbox.host import Host
 
 
@@ -281,3 +285,27 @@ def test_find_tasks(tmp_path: Path) -> None:
     make_task(tmp_path / "more", "a")
     with pytest.raises(ConfigError, match="two tasks are named 'a'"):
         find_tasks(["tasks/*", "more/a"], tmp_path)
+
+
+def test_variables_that_sia_sets_are_named(tmp_path: Path) -> None:
+    """A task's variable that has no effect is a note; the lists are what the sandboxes really do."""
+    names = (*tasks.FIXED, *tasks.FIXED_IN_INSTANCE, *tasks.FIXED_IN_TESTS, "REGION")
+    toml = "[environment.env]\n" + "".join(f'{name} = "mine"\n' for name in names)
+    task = load_task(make_task(tmp_path, toml=toml))
+    assert len(task.notes) == len(names) - 1
+    assert task.notes[0] == "environment.env: PATH is set by SIA, so this value has no effect"
+    assert "environment.env: PYTHONPATH is set by SIA, so this value has no effect in the instance" in task.notes
+
+    build = AgentBuild("", "", tmp_path, tmp_path, tmp_path, ("agent",), b"")
+    inside = instance_spec(InstanceSetup(build, "/app", (), task.env)).env
+    assert {name for name in names if inside[name] != "mine"} == {*tasks.FIXED, *tasks.FIXED_IN_INSTANCE}
+    assert set(inside) - {*names, "SIA_ENGINE_FD"} == set()
+    tools = VerifierTools(tmp_path, tmp_path, tmp_path)
+    tests = verifier_spec(TaskFiles(task, {}, tmp_path, None, ""), (), tmp_path, tools).env
+    assert {name for name in names if tests[name] != "mine"} == {*tasks.FIXED, *tasks.FIXED_IN_TESTS}
+    assert set(tests) - set(names) == set()
+
+
+def test_safe_path_is_a_tasks_own_where_it_says_so(tmp_path: Path) -> None:
+    toml = '[verifier]\nsafe_path = false\n[environment]\nenv = { PYTHONSAFEPATH = "1" }\n'
+    assert load_task(make_task(tmp_path, toml=toml)).notes == ()
