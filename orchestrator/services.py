@@ -91,9 +91,9 @@ class HomeServices:
         return f"The supervisor runs. The campaigns that ended last:\n{lines}"
 
     def trial(self, origin: str, branch: str, task: str) -> str:
-        """Refused: the quota of self-made test instances is 0 until the operator enables it."""
+        """Refused: this version makes no test instances for instances."""
         raise Failed(
-            "test instances of your own are not enabled here (the quota is 0)",
+            "test instances of your own are not to be had in this version",
             fix="test the branch in your clone, then propose it; it is judged in a campaign",
         )
 

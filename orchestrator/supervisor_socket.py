@@ -43,10 +43,10 @@ class Services(Protocol):
         """What a campaign found ("" = the latest). Sealed tasks never appear."""
 
     def status(self, origin: str) -> str:
-        """The current generation and what waits."""
+        """That the supervisor runs, and which campaigns ended last."""
 
     def trial(self, origin: str, branch: str, task: str) -> str:
-        """A test instance of the agent's own branch, within its quota."""
+        """A test instance of the agent's own branch; refused in this version."""
 
 
 @dataclass

@@ -2,9 +2,9 @@
 """Talk to the supervisor.
 
 usage: propose BRANCH WHY [DIRECTORY]   send a branch of the clone (default: /root/data/sia) as a candidate
-       results [CAMPAIGN]               what a campaign found (default: the latest)
-       status                           the current generation, and what waits
-       trial BRANCH TASK                run a test instance of a branch that was proposed, on one task
+       results [CAMPAIGN]               verdicts and mean rewards of a campaign that has ended (default: the latest)
+       status                           whether the supervisor runs, and which campaigns ended last
+       trial BRANCH TASK                a test instance of a branch, on one task: this version refuses it
 """
 
 from __future__ import annotations
