@@ -43,7 +43,7 @@ ENVIRONMENT = re.compile(r"[0-9a-f]{32}")
 class Item:
     """One thing that can go. `bytes` on the disk; `lock` says whether a process has it in hand."""
 
-    kind: str  # export, bundle, environment, level, task files, trial files, texts, debris
+    kind: str  # export, bundle, environment, layer, task files, trial files, texts, debris
     path: Path
     bytes: int
     lock: Path | None = None
@@ -290,12 +290,12 @@ def _campaign(
 
 
 def _levels(home: Home, connection: sqlite3.Connection, left: list[str], *, dry_run: bool) -> list[Item]:
-    """Levels of main's data that no rollback can go back to. A supervisor removes them itself when it starts."""
+    """Layers of main's data that no rollback can go back to. A supervisor removes them itself when it starts."""
     levels = data_layers.Levels(home)
     if not data_layers.unneeded(levels, connection):
         return []
     if supervisor_lock.holder(home) is not None:
-        left.append("levels of main's data: a supervisor runs; it collects them whenever it starts")
+        left.append("layers of main's data: a supervisor runs; it collects them whenever it starts")
         return []
     if dry_run:
         return _level_items(levels, connection)
@@ -306,7 +306,7 @@ def _levels(home: Home, connection: sqlite3.Connection, left: list[str], *, dry_
             items = _level_items(levels, connection)
             data_layers.collect(host, levels, connection)
     except Failed as error:
-        left.append(f"levels of main's data: {error.what}")
+        left.append(f"layers of main's data: {error.what}")
         return []
     return items
 
@@ -315,7 +315,7 @@ def _level_items(levels: data_layers.Levels, connection: sqlite3.Connection) -> 
     found = []
     for path in data_layers.unneeded(levels, connection):
         uppers = (levels.upper(int(path.name), name) for name in data_layers.DESTINATIONS)
-        found.append(Item("level", path, size_of(path) + sum(size_of(upper) for upper in uppers)))
+        found.append(Item("layer", path, size_of(path) + sum(size_of(upper) for upper in uppers)))
     return found
 
 

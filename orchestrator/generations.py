@@ -188,7 +188,9 @@ class Ledger:
             number = promotion.new or self._number(promotion)
             self._db.execute("UPDATE promotion SET new = ? WHERE id = ?", (number, promotion.id))
             self._move("moved", generation=number)
-            self._event("generation", str(number), f"generation {number} ({promotion.candidate}) is on trial")
+            self._event(
+                "generation", str(number), f"generation {number} ({promotion.candidate}) boots and has to hold up"
+            )
         return self.promotion(promotion.id)
 
     def give_up(self, cause: str) -> None:
@@ -213,7 +215,7 @@ class Ledger:
             self._open("ref_back")
             self._move("ref_back")
 
-    # -- trial boots --------------------------------------------------------------------------------------------------
+    # -- boots --------------------------------------------------------------------------------------------------------
 
     def count_launch(self) -> Promotion:
         """TRIAL(k) → TRIAL(k−1), committed before exec. Each boot gets a fresh level over the frozen ones and messages
@@ -243,7 +245,7 @@ class Ledger:
         """TRIAL(k): the try is lost → TRIAL, or ROLLBACK at k = 0. Returns the new state."""
         with transaction(self._db):
             promotion = self._open("failed")
-            self._event("trial", promotion.candidate, f"boot {promotion.launches} of {promotion.candidate}: {cause}")
+            self._event("boot", promotion.candidate, f"boot {promotion.launches} of {promotion.candidate}: {cause}")
             self._db.execute("UPDATE promotion SET cause = ? WHERE id = ?", (cause, promotion.id))
             if promotion.tries > 0:
                 return self._move("failed")
@@ -293,7 +295,7 @@ class Ledger:
     # -- main by itself -----------------------------------------------------------------------------------------------
 
     def crash(self, cause: str) -> int:
-        """Main died outside a trial boot. Returns how many times in a row."""
+        """Main died, not in a boot of a new generation. Returns how many times in a row."""
         with transaction(self._db):
             self._move("crash")
             self._db.execute("UPDATE ledger SET crashes = crashes + 1")
@@ -423,7 +425,7 @@ class Ledger:
         if promotion.given_back:
             return False
         self._db.execute("UPDATE promotion SET tries = tries + 1, given_back = 1 WHERE id = ?", (promotion.id,))
-        self._event("trial", promotion.candidate, f"try given back: {cause}")
+        self._event("boot", promotion.candidate, f"boot of {promotion.candidate} is given back: {cause}")
         return True
 
     def _doom(self, promotion: Promotion, event: str, cause: str) -> str:

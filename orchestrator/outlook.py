@@ -43,7 +43,7 @@ def promotion(
         f"{one_line(judged.arm, 60)} ({judged.verdict} in campaign {judged.campaign}) becomes main: exactly the judged "
         f"commit {judged.judged[:12]} in place of generation {standing.generation.number} "
         f"({standing.generation.commit[:12]}). The conformance check runs once more. Then the main instance is asked "
-        f"to restart, and runs the new generation on trial: it must complete {rules.healthy_iterations} iterations "
+        f"to restart, and boots the new generation: it must complete {rules.healthy_iterations} iterations "
         f"within {rules.timeout_sec:g} s, else it is rolled back by itself."
     )
     if accept is not None:

@@ -51,7 +51,7 @@ def join(host: Host, levels: data_layers.Levels, connection: sqlite3.Connection)
         data_layers.flatten(host, levels, connection)
     except (SiaError, OSError) as error:
         why = one_line(error.what if isinstance(error, SiaError) else str(error), 300)
-        Ledger(connection).event("recovery", "data", f"the levels of main's data could not be joined: {why}")
+        Ledger(connection).event("recovery", "data", f"the layers of main's data could not be joined: {why}")
 
 
 def close_launches(home: Home, connection: sqlite3.Connection, ledger: Ledger) -> None:

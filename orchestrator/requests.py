@@ -169,7 +169,7 @@ def _explain_kill(subject: Subject) -> str:
         return (
             f"The main instance ({_shown(subject)}) is killed at once, with everything it started; work since its last "
             "saved state is lost. It counts as a crash «killed by a person»: the supervisor starts it again after a "
-            "pause, and a generation on trial loses this try."
+            "pause, and a new generation that has yet to hold up loses this boot."
         )
     return (
         f"Trial {subject.id} ({_shown(subject)}) is killed at once, with everything it started. It ends as invalid, "

@@ -213,10 +213,10 @@ class Supervisor:
         if standing.state == states.TRIAL or standing.probation:
             faults.point("launched" if standing.state == states.TRIAL else "old_launched")
         boot = standing.promotion.launches if standing.state == states.TRIAL and standing.promotion else None
-        self._row = RunningRow(self._db, nonce, label, f"trial boot {boot}" if boot else "running")
+        self._row = RunningRow(self._db, nonce, label, f"boot {boot}" if boot else "running")
         self._steps.begin(self._main)
         self._stalled = False
-        self._ledger.event("launch", label, f"{label} started" + (f" on trial, boot {boot}" if boot else ""))
+        self._ledger.event("launch", label, f"{label} started" + (f", boot {boot} of a new generation" if boot else ""))
         return None
 
     def _ended(self, main: MainInstance, outcome: Outcome) -> int | None:
@@ -387,7 +387,7 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _stopped(self) -> int:
-        """Orderly: main saves its state. A trial boot that is cut off by that proves nothing."""
+        """Orderly: main saves its state. A boot of a new generation that is cut off by that proves nothing."""
         self._report("stopping")
         main = self._main
         if main is not None:

@@ -108,7 +108,7 @@ class Story:
         if self._standing().generation.candidate != "better":
             raise Failed("main is not back at the better candidate", fix="see `sia generations`")
         _, asked, *boots = self._exit_codes()
-        voice.say(f"After exit code {asked}, {len(boots)} trial boots ended with {', '.join(map(str, boots))}.")
+        voice.say(f"After exit code {asked}, {len(boots)} boots ended with {', '.join(map(str, boots))}.")
         self._ask(main)
 
     def _epilogue(self, seconds: float) -> None:

@@ -59,7 +59,7 @@ class PromotionLine:
 
 @dataclass(frozen=True)
 class Instance:
-    """A running instance. `state` is one of these, or the owner's own word (`trial boot 2`, `verifying`, `stalled` …):
+    """A running instance. `state` is one of these, or the owner's own word (`boot 2`, `verifying`, `stalled` …):
 
     running · starting (nothing was asked yet) · paused · quiet (no exchange has ended for `feed.QUIET_AFTER` seconds) ·
     waiting (the same, of a main instance that reads its input) · stale (its owner lives but has written nothing for a

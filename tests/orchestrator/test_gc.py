@@ -163,7 +163,7 @@ def test_levels_wait_for_the_supervisor(repo: AgentRepo) -> None:
     with supervisor_lock(repo.home, "supervise"):
         done = collect(repo.home, repo.settings, NOW)
         assert done.items == () and "a supervisor runs" in done.left[0]
-    assert [item.kind for item in collect(repo.home, repo.settings, NOW, dry_run=True).items] == ["level"]
+    assert [item.kind for item in collect(repo.home, repo.settings, NOW, dry_run=True).items] == ["layer"]
     assert [item.path.name for item in collect(repo.home, repo.settings, NOW).items] == ["7"]
     assert not (repo.home.main / "levels/7").exists()
 

@@ -61,7 +61,7 @@ def test_a_database_that_comes_later_is_found(tmp_path: Path) -> None:
         ({"iterations": 0, "state": "starting"}, "starting"),
         ({"paused": 5.0}, "paused"),
         ({"state": "verifying"}, "verifying"),
-        ({"state": "trial boot 2"}, "trial boot 2"),
+        ({"state": "boot 2"}, "boot 2"),
         ({"supervisor_started": 12.0}, "orphan"),  # the process id is in use again, by another process
         ({"updated": 5.0}, "stale"),
     ],
