@@ -34,7 +34,7 @@ def agent_environment(home: Home, requirements: bytes, *, build: bool) -> Path:
     """The virtual environment `.sia/envs/<hash>` for a requirements file.
 
     Raises Refused for a file that is not `name==version` lines with hashes, and when the environment does not exist
-    and `build` is false («needs environment»); Failed when building it fails.
+    and `build` is false; Failed when building it fails.
     """
     entries = parse(requirements)
     base = interpreter()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KINDS = ("kill", "pause", "resume", "message", "stop_campaign")
 POLL = 0.1  # seconds between looks of somebody who waits
+WAIT = 30.0  # seconds that a person waits for the owner, at the command line and in the dashboard
 TOO_LATE = "it was not running when this was asked"
 
 

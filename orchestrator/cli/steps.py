@@ -18,7 +18,6 @@ from orchestrator.untrusted import one_line
 Instance = Annotated[str, Parameter(help="Its id or the unique beginning of it (`sia status`), or `main`.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Only say what would happen.")]
 Json = Annotated[bool, Parameter(name="--json", help="Print the result as JSON.")]
-WAIT = 30.0  # seconds for the owner's answer
 
 
 def kill(instance: Instance, /, *, dry_run: DryRun = False, as_json: Json = False) -> int:
@@ -61,12 +60,12 @@ def _done(home: Home, kind: str, name: str, text: str) -> tuple[str, str]:
             subject = requests.find_instance(connection, name).id
         number = requests.ask(connection, kind, subject, text)
         try:
-            result = requests.wait(connection, number, WAIT)
+            result = requests.wait(connection, number, requests.WAIT)
         except KeyboardInterrupt:
             requests.withdraw(connection, number)
             raise
     if result is None:
-        what = f"nobody did it within {WAIT:g} s: the process that runs {subject} hangs, or has just ended"
+        what = f"nobody did it within {requests.WAIT:g} s: the process that runs {subject} hangs, or has just ended"
         raise Failed(what, where=subject, fix="see `sia status`, and try again")
     return subject, result
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from orchestrator.watch.app import WatchApp
     from orchestrator.watch.view import Target
 
-WAIT = 15.0  # seconds for an owner to take a request
 SAID = 4000  # bytes of what a command said that are shown
 LOST = "nobody took the request within {seconds:.0f} s: the process that owns it hangs or is gone (`sia status`)"
 
@@ -114,10 +113,10 @@ def _request(home: Home, kind: str, subject: str, title: str, doing: str, *, pro
         requests.explain(home, kind, subject)  # it may have ended while the dialog was read
         with closing(database.connect(home.database)) as connection:
             number = requests.ask(connection, kind, subject, text if prompt else "")
-            result = requests.wait(connection, number, WAIT)
+            result = requests.wait(connection, number, requests.WAIT)
         if result is None:
             requests.explain(home, kind, subject)  # it may have ended just then
-            raise Failed(LOST.format(seconds=WAIT), where=title, fix="try again, or end that process")
+            raise Failed(LOST.format(seconds=requests.WAIT), where=title, fix="try again, or end that process")
         return result
 
     return Step(title, doing, lambda: Outlook(requests.explain(home, kind, subject), prompt), perform)
