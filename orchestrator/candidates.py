@@ -1,4 +1,4 @@
-"""From a branch to the commit that is judged: merge first, agent paths only (EVIDENCE.md, promotion)."""
+"""From a branch to the commit that is judged: merge first, agent paths only (docs/contract.md, *What is judged*)."""
 
 from __future__ import annotations
 

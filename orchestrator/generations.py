@@ -188,9 +188,7 @@ class Ledger:
             number = promotion.new or self._number(promotion)
             self._db.execute("UPDATE promotion SET new = ? WHERE id = ?", (number, promotion.id))
             self._move("moved", generation=number)
-            self._event(
-                "generation", str(number), f"generation {number} ({promotion.candidate}) boots and has to hold up"
-            )
+            self._event("generation", str(number), f"generation {number} ({promotion.candidate}) boots")
         return self.promotion(promotion.id)
 
     def give_up(self, cause: str) -> None:

@@ -133,7 +133,7 @@ def _cell(view: CampaignView, arm: str, task: str) -> Text:
 def trial_table(view: CampaignView) -> Table:
     """Every trial of the plan, in its order."""
     table = Table(title="trials", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name in ("trial", "candidate", "task", "rep", "result", "reward", "iter", "tokens", "sec"):
+    for name in ("trial", "arm", "task", "rep", "result", "reward", "iter", "tokens", "sec"):
         number = name in ("rep", "reward", "iter", "tokens", "sec")
         table.add_column(
             name, justify="right" if number else "left", overflow="fold", no_wrap=number or name == "trial"

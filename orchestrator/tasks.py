@@ -27,8 +27,8 @@ INSTRUCTION_CAP = 1024 * 1024  # bytes
 PROTECTED = ("/root/sia", "/root/data", "/usr", "/etc", "/tmp", "/run", "/tests", "/logs")
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib64", "/proc", "/sys", "/dev", "/opt/agent-env", "/opt/verifier", "/home/agent")
 
-# Variables that SIA sets for the instance, the oracle and the tests alike (instances.py, task_check.py, verifier.py), and
-# those that only the instance or only the tests get: what a task gives them has no effect there.
+# Variables that SIA sets for the instance, the oracle and the tests alike (instances.py, task_check.py, verifier.py),
+# and those that only the instance or only the tests get: what a task gives them has no effect there.
 FIXED = ("PATH", "HOME", "LANG", "TERM", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
 FIXED_IN_INSTANCE = ("PYTHONPATH",)
 FIXED_IN_TESTS = ("PYTHONNOUSERSITE", "PYTHONSAFEPATH")  # the last one unless [verifier] safe_path = false

@@ -46,7 +46,7 @@ STDOUT_CAP = 4 * 1024 * 1024  # bytes of an instance's output that are kept, and
 KEPT_CONNECTIONS = 200  # of the instance, and of the verifier, in the record
 KEPT_WORKDIR_BYTES = 256 * 1024 * 1024
 POLL_SECONDS = 0.25  # how late a stop from outside is noticed
-GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (CONTRACT.md: SIGTERM)
+GRACE_SECONDS = 10.0  # that an instance has to end, when no more answers come (docs/contract.md: SIGTERM)
 CLOSED_SECONDS = 10.0  # that an instance may run on after it has closed its engine line: a loaded machine is slow
 SPARE_SECONDS = 10.0  # beyond the sandbox's own wall clock limit, before it is ended from here too
 
@@ -73,7 +73,7 @@ class TrialSpec:
     build: AgentBuild
     task: TaskFiles  # orchestrator.task_files.prepare(task, host, directory), once per campaign
     repeat: int
-    seed: int  # of the campaign file; sampling seeds are derived from it (CONTRACT.md)
+    seed: int  # of the campaign file; sampling seeds are derived from it (docs/contract.md)
     limits: CampaignLimits
     directory: Path
     keep_workdir: bool = False

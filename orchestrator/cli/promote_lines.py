@@ -10,7 +10,7 @@ SAYS = {
     "STABLE": "",
     "STAGED": "a candidate is staged and waits for approval: `sia promote`",
     "INTENT": "a change of main has begun",
-    "TRIAL": "a new generation boots and has to hold up",
+    "TRIAL": "a new generation boots",
     "HOLD": "on hold, nothing is judged",
     "ROLLBACK": "rolling back",
     "SAFE": "SAFE: no agent runs; decide with `sia rollback [GENERATION]` or promote a repaired candidate",

@@ -62,7 +62,7 @@ def _took(trial: TrialRow) -> Text:
 TRIALS: tuple[Column[TrialRow], ...] = (
     Column("mark", "", lambda one: marks.sign(_word(one)), 1),
     Column("id", "trial", lambda one: Text(one.id, "bold"), 10, sort=lambda one: one.position),
-    Column("arm", "candidate", lambda one: Text(marks.name(one.arm)), 11, flexible=True, sort=lambda one: one.arm),
+    Column("arm", "arm", lambda one: Text(marks.name(one.arm)), 11, flexible=True, sort=lambda one: one.arm),
     Column("task", "task", lambda one: Text(marks.name(one.task)), 12, flexible=True, sort=lambda one: one.task),
     Column("repeat", "#", lambda one: Text(str(one.repeat)), 2, right=True),
     Column("reward", "reward", _reward, 6, right=True, sort=lambda one: one.reward),

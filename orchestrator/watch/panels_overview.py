@@ -58,7 +58,7 @@ COLUMNS: tuple[Column[Instance], ...] = (
     Column("id", "instance", lambda one: Text(_short(one), "bold"), 10, sort=lambda one: one.id),
     Column(
         "candidate",
-        "candidate",
+        "arm",
         lambda one: Text(marks.name(one.candidate)),
         10,
         flexible=True,

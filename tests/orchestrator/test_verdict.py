@@ -1,4 +1,4 @@
-"""Verdicts as a function of records: the rules of EVIDENCE in the order they are applied."""
+"""Verdicts as a function of records: the rules in the order they are applied."""
 
 from __future__ import annotations
 
