@@ -174,8 +174,7 @@ class BaseAgent(ABC):
 
     def _tell(self, error: str, content: str) -> None:
         """Tell the model what went wrong, as an entry."""
-        entry = ParseErrorEntry(visible(content), visible(error), self._ids.next(), self._clock.now())
-        self.working_memory.add_entry(entry)
+        self.working_memory.add_entry(ParseErrorEntry.of(content, error, self._ids.next(), self._clock.now()))
 
     def _note(self, text: str) -> None:
         """One line in the agent's own log, which is standard error. Whoever reads it may be gone, or its disk full."""

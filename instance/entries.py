@@ -16,7 +16,7 @@ from lxml import etree
 from instance.clock import stamp
 from instance.iobuffer import IOBuffer
 from instance.scripts import DEFAULT_LIMIT, DEFAULT_TIMEOUT, Script, ScriptResult, ScriptRunner
-from instance.text import attribute, cut, wrap
+from instance.text import attribute, cut, visible, wrap
 
 KEPT_ANSWER = 20_000  # characters of an invalid answer that its entry shows; the iteration log has all of it
 OUTPUTS = ("stdout", "stderr", "content")  # texts that did not come from a decision: they are shortened first
@@ -245,7 +245,12 @@ class ParseErrorEntry(Entry):
 
     def __init__(self, content: str, error: str, id: str, timestamp: datetime) -> None:
         super().__init__(id, timestamp)
-        self.content, self.error = cut(content, KEPT_ANSWER), error
+        self.content, self.error = content, error
+
+    @classmethod
+    def of(cls, answer: str, error: str, id: str, timestamp: datetime) -> ParseErrorEntry:
+        """Of an answer of any length and any characters: what is kept of it is at most KEPT_ANSWER, fit for XML."""
+        return cls(cut(visible(answer), KEPT_ANSWER), visible(error), id, timestamp)
 
     def _texts(self) -> Sequence[tuple[str, str]]:
         return ("error", self.error), ("content", self.content)

@@ -135,8 +135,7 @@ class StateStore:
 
 def _read(data: bytes, runner: ScriptRunner, run_again: bool) -> Saved:
     try:
-        parser = strict_parser()
-        root = etree.fromstring(data, parser)
+        root = etree.fromstring(data, strict_parser(huge=True))  # one output may be 10 million characters
     except etree.XMLSyntaxError as error:
         raise StateDamaged(f"it is not whole ({error.msg})") from error
     version = root.get("version", "")

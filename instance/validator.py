@@ -11,10 +11,13 @@ _XSD = "{http://www.w3.org/2001/XMLSchema}"
 _BOM = "\ufeff"
 
 
-def strict_parser() -> etree.XMLParser:
-    """A parser that expands no entity, loads nothing, and drops comments and processing instructions."""
+def strict_parser(*, huge: bool = False) -> etree.XMLParser:
+    """A parser that expands no entity, loads nothing, and drops comments and processing instructions.
+
+    `huge`: a single text may be longer than 10 MB.
+    """
     return etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True, huge_tree=False
+        resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True, huge_tree=huge
     )
 
 

@@ -136,21 +136,22 @@ def test_a_restart_compiles_the_same_context(agent, until: Callable[..., None]) 
         "<repeat>date +%N</repeat>",
         "<read_stdin/>",
         r"<single>printf '\033\377 \n\n'; exit 7</single>",
+        "no action, and longer than what is kept of it " * 700,
         {"wait": 1, "then": "<delete id='nope'/>"},
     ]
     process = agent.start([*answers, "<stop/>"])
     process.stdin.write("first ü".encode())
     process.stdin.flush()
-    agent.asked(5)
+    agent.asked(6)
     process.stdin.write(b"not yet read \xe2\x82")
     process.stdin.flush()
     process.send_signal(signal.SIGUSR1)
     assert agent.finish()[0] == 42
     before = (agent.data / "state" / "agent.xml").read_bytes()
     agent.start([*answers, "<stop/>"])
-    agent.asked(6)
+    agent.asked(7)
     assert agent.finish()[0] == 0
-    restarted = agent.contexts()[5]
+    restarted = agent.contexts()[6]
     agent.process.stdout.close()
 
     from instance.__main__ import assemble
@@ -166,7 +167,7 @@ def test_a_restart_compiles_the_same_context(agent, until: Callable[..., None]) 
         assert third._compile_context().document == restarted
     finally:
         third.llm.close()
-    assert len(entries(restarted)) == 5
+    assert len(entries(restarted)) == 6 and "[… 12200 characters left out …]" in restarted
 
 
 def test_messages_are_neither_lost_nor_read_twice(agent) -> None:  # type: ignore[no-untyped-def]

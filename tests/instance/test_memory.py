@@ -109,8 +109,9 @@ def test_layout_of_the_context(parser: ResponseParser) -> None:
     assert DocumentRenderer("system", "schema").render({"a": '"<'}, []).document == '<context\na="&quot;&lt;"\n/>'
 
 
-def test_long_answers_are_cut_in_their_entry(clock: Clock) -> None:
-    entry = ParseErrorEntry("y" * 10_000_000, "too long", "e", clock.now())
+@pytest.mark.parametrize("character", ["y", "\x00"])
+def test_long_answers_are_cut_in_their_entry(clock: Clock, character: str) -> None:
+    entry = ParseErrorEntry.of(character * 1_000_000, "too long", "e", clock.now())
     assert len(entry.context_xml()) < 21_000
 
 

@@ -28,6 +28,20 @@ def entries(runner: ScriptRunner, clock: Clock) -> list[Entry]:
         WriteEntry("", None, "4", now),
         SingleEntry(Script("ls", 1.25, 3), runner, "5", now, result),
         RepeatEntry(Script("never ran"), runner, "6", now),
+        *long_entries(runner, clock),
+    ]
+
+
+def long_entries(runner: ScriptRunner, clock: Clock) -> list[Entry]:
+    """Texts longer than what is kept of an unusable answer, and longer than what a script prints by default."""
+    long, now = "ab ]]> &" * 4000, clock.now()
+    return [
+        ReasoningEntry(long, "7", now),
+        ParseErrorEntry(long, long, "8", now),
+        ParseErrorEntry.of(long, "too long", "9", now),
+        ReadEntry(WebIOBuffer(), "10", now, long),
+        WriteEntry(long, None, "11", now),
+        SingleEntry(Script(long), runner, "12", now, ScriptResult(long, long, 0)),
     ]
 
 
@@ -49,6 +63,15 @@ def test_everything_comes_back(tmp_path: Path, memory: WorkingMemory, runner: Sc
     assert (saved.incoming, saved.outgoing) == (b"in\x00", b"out")
     assert [entry.context_xml() for entry in saved.entries] == [entry.context_xml() for entry in memory.get_entries()]
     assert [entry.state_xml() for entry in saved.entries] == [entry.state_xml() for entry in memory.get_entries()]
+
+
+def test_one_text_may_be_huge(tmp_path: Path, memory: WorkingMemory, runner: ScriptRunner, clock: Clock) -> None:
+    """`limit` goes up to 9,999,999 characters; a parser takes no single text above 10 MB unless it is told to."""
+    memory.add_entry(SingleEntry(Script("x"), runner, "1", clock.now(), ScriptResult("語" * 3_500_000, "", 0)))
+    store = StateStore(tmp_path)
+    store.save(Counters(), memory, WebIOBuffer())
+    saved = store.load(runner)
+    assert saved is not None and saved.entries[0].state_xml() == memory.get_entries()[0].state_xml()
 
 
 def test_no_state(tmp_path: Path, runner: ScriptRunner) -> None:
