@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from instance.signals import Interrupt
-from instance.text import visible
+from instance.text import beginning, ending, join, original, visible
 
 DEFAULT_TIMEOUT = 60.0  # seconds
 DEFAULT_LIMIT = 20_000  # characters of each stream
@@ -48,7 +48,7 @@ class ScriptResult(NamedTuple):
 
 
 class Capture:
-    """The head and the tail of a stream of bytes, at most `limit` characters, in bounded memory."""
+    """The head and the tail of a stream of bytes, at most `limit` characters as they are shown, in bounded memory."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._tail_size = limit, limit // 2
@@ -71,15 +71,16 @@ class Capture:
     @property
     def truncated(self) -> bool:
         """Whether something was left out."""
-        return self._total > self._limit
+        return self._total > self._limit or len(visible(self._head)) > self._limit
 
     def text(self) -> str:
         """What is kept, fit for XML; a line in the middle names what was left out."""
         if not self.truncated:
             return visible(self._head)
-        head = self._head[: self._limit - self._tail_size]
-        tail = (self._head + self._tail)[-self._tail_size :] if self._tail_size else ""
-        return f"{visible(head)}\n[… {self._total - self._limit} characters left out …]\n{visible(tail)}"
+        head = beginning(visible(self._head), self._limit - self._tail_size)
+        last = (self._head + self._tail)[-self._tail_size :] if self._tail_size else ""
+        tail = ending(visible(last), self._tail_size)
+        return join(head, self._total - len(original(head)) - len(original(tail)), tail)
 
 
 class _Job:

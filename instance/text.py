@@ -7,6 +7,7 @@ import re
 # XML 1.0 forbids most C0 controls, lone surrogates, U+FFFE and U+FFFF. CR is allowed but every parser turns it into LF.
 _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]|‹(?=U\\+[0-9A-F]{4,6}›)")
 _SHOWN = re.compile("‹U\\+([0-9A-F]{4,6})›")
+_SHOWN_MAX = 10  # characters that stand for one
 
 
 def visible(text: str) -> str:
@@ -53,5 +54,29 @@ def cut(text: str, limit: int) -> str:
     """At most `limit` characters of `text`: its head and its tail, with a line between that names what is missing."""
     if len(text) <= limit:
         return text
-    head, tail = limit - limit // 2, limit // 2
-    return f"{text[:head]}\n[… {len(text) - limit} characters left out …]\n{text[len(text) - tail :] if tail else ''}"
+    head, tail = beginning(text, limit - limit // 2), ending(text, limit // 2)
+    return join(head, len(text) - len(head) - len(tail), tail)
+
+
+def join(head: str, left_out: int, tail: str) -> str:
+    """What is kept of a text, with a line between that names how many characters are missing."""
+    return f"{head}\n[… {left_out} characters left out …]\n{tail}"
+
+
+def beginning(shown: str, size: int) -> str:
+    """The first `size` characters of visible text, fewer where an escape would be cut in two."""
+    escape = _split_escape(shown, size)
+    return shown[: escape.start() if escape else size]
+
+
+def ending(shown: str, size: int) -> str:
+    """The last `size` characters of visible text, fewer where an escape would be cut in two."""
+    begin = max(0, len(shown) - size)
+    escape = _split_escape(shown, begin)
+    return shown[escape.end() if escape else begin :]
+
+
+def _split_escape(shown: str, place: int) -> re.Match[str] | None:
+    """The escape that goes on at `place`."""
+    near = _SHOWN.finditer(shown, max(0, place - _SHOWN_MAX), place + _SHOWN_MAX)
+    return next((found for found in near if found.start() < place < found.end()), None)

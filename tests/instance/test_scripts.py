@@ -147,6 +147,16 @@ def test_environment_of_scripts() -> None:
     assert script_environment({"PYTHONPATH": "/root/sia"}, Path("/root/sia")) == {}
 
 
+def test_the_limit_counts_what_is_shown() -> None:
+    capture = Capture(100)
+    capture.feed(b"\x00" * 20)
+    assert capture.truncated, "each takes eight characters"
+    assert capture.text() == "‹U+0000›" * 6 + "\n[… 8 characters left out …]\n" + "‹U+0000›" * 6
+    capture = Capture(160)
+    capture.feed(b"\x00" * 20, final=True)
+    assert not capture.truncated and capture.text() == "‹U+0000›" * 20
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("limit", [0, 1, 2, 5, 10, 11, 12])
 def test_capture_does_not_depend_on_chunks(chunk: int, limit: int) -> None:

@@ -52,5 +52,18 @@ def test_cut_names_what_is_missing(limit: int, expected: str) -> None:
     assert cut("abcdefghij", limit) == expected
 
 
+@given(st.text(alphabet="\x00ab‹U+0›", max_size=20), st.integers(0, 60))
+def test_cut_splits_no_escape(text: str, limit: int) -> None:
+    shown = visible(text)
+    head, _, tail = cut(shown, limit).partition("\n[… ")
+    if len(shown) <= limit:
+        assert head == shown
+        return
+    left_out, _, tail = tail.partition(" characters left out …]\n")
+    assert shown.startswith(head) and shown.endswith(tail) and len(head) + len(tail) + int(left_out) == len(shown)
+    assert text.startswith(original(head)) and text.endswith(original(tail)), "no piece of an escape stands alone"
+    assert limit - 14 <= len(head) + len(tail) <= limit
+
+
 def test_cut_to_nothing() -> None:
     assert cut("abc", 0) == "\n[… 3 characters left out …]\n"
