@@ -76,7 +76,9 @@ class StandardAgent(BaseAgent):
         while True:
             try:
                 prompt = self._compile_context()
-                return Answer(prompt, self._infer(prompt))
+                answer = Answer(prompt, self._infer(prompt))
+                self._accepted()
+                return answer
             except EngineError as error:
                 failures += 1
                 self._answer_error(error, failures)
@@ -109,10 +111,15 @@ class StandardAgent(BaseAgent):
     def _log(self, answer: Answer) -> None:
         """Before parsing: whatever the answer does to the agent, what was answered is on disk."""
         self._iteration += 1
-        self._guard(
-            "iteration log",
-            lambda: self.logger.log_iteration(self._iteration, answer.prompt.document, answer.text),
-        )
+        self._guard("iteration log", lambda: self._write_log(answer))
+
+    def _write_log(self, answer: Answer) -> None:
+        """What was sent and answered, and all of what was sent shortened before any log had it."""
+        self.logger.log_iteration(self._iteration, answer.prompt.document, answer.text)
+        for entry in self.working_memory.get_entries():
+            if entry.shed and not entry.logged:
+                self.logger.log_entry(self._iteration, entry.id, entry.whole_xml())
+            entry.logged = True
 
     def _parse(self, answer: str) -> Command | Entry | None:
         """The action, or None after telling the model what is wrong with its answer."""

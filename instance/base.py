@@ -18,7 +18,7 @@ from instance.metrics import SystemMetrics
 from instance.parser import ResponseParser
 from instance.renderer import Prompt, Renderer
 from instance.scripts import ScriptRunner
-from instance.shedding import TARGETS, WARN_AGAIN, WARN_AT, full_warning, shed, shed_notice, show_all, shown
+from instance.shedding import TARGETS, WARN_AGAIN, WARN_AT, full_warning, most, shed, shed_notice, show_all, shown
 from instance.signals import Interrupt
 from instance.state import Counters, Saved, StateStore
 from instance.text import visible
@@ -60,6 +60,7 @@ class BaseAgent(ABC):
         self._usage = 0.0  # percent of the token limit that the whole context takes
         self._stale = False  # repeats were not refreshed since the last action
         self._limit: int | None = None  # tokens
+        self._most = 100.0  # percent of the token limit that a prompt may take: the rest is kept for the answer
         self._told: set[str] = set()  # troubles that the model has been told about and that go on
 
     @abstractmethod
@@ -89,28 +90,26 @@ class BaseAgent(ABC):
         self._iteration = max(self._iteration, self.logger.last())
 
     def _compile_context(self) -> Prompt:
-        """The prompt of this iteration, with its own exact size in it; it is never longer than the engine accepts.
+        """The prompt of this iteration, with its own exact size in it; it leaves room for the answer.
 
-        Raises EngineError (too_long) if that can't be.
+        Raises EngineError (too_long) if it is longer than the engine accepts, whatever is shortened.
         """
         attributes = self.metrics.attributes(self._usage) | {"stdin": str(self.io.buffer_length())}
         prompt = self._sized(attributes)
         memory = self.working_memory
         if self._usage >= WARN_AT and self._tell_once("size", full_warning(memory.get_entries())):
             prompt = self._sized(attributes)
-        if self._usage < WARN_AGAIN:
-            self._told.discard("size")
-        targets = [target for target in TARGETS if self._usage > 100]
+        targets = [target for target in TARGETS if self._usage > self._most]
         if targets:
             self._tell_once("shed", shed_notice(memory.get_entries()))
         for target in targets:
             if self._shed(prompt, target):
                 prompt = self._sized(attributes)
-            if self._usage <= 100:
+            if self._usage <= self._most:
                 break
         if self._usage > 100:
             raise EngineError("too_long", "the prompt is too long even without entries")
-        return prompt
+        return prompt  # with less room than wanted where nothing is left to shorten
 
     def _sized(self, attributes: dict[str, str]) -> Prompt:
         """The prompt whose `context` is its own size: counted again where writing it down has changed it."""
@@ -122,6 +121,11 @@ class BaseAgent(ABC):
             if f"{self._usage:.0f}" == percent or self._usage > 100:
                 break
         return prompt
+
+    def _accepted(self) -> None:
+        """The engine answered: if everything was shown in full and there is room, troubles with the size are over."""
+        if self._usage < WARN_AGAIN and not any(entry.shed for entry in self.working_memory.get_entries()):
+            self._told -= {"size", "shed"}
 
     def _shed(self, prompt: Prompt, target: float) -> bool:
         """Shorten what is shown, until a prompt like this one is down to `target` percent. False: nothing is left."""
@@ -137,12 +141,12 @@ class BaseAgent(ABC):
     def _show_all(self) -> None:
         """There is more room: show everything in full, as far as it fits."""
         show_all(self.working_memory.get_entries())
-        self._told.discard("shed")
 
     def _measure(self, prompt: Prompt) -> float:
         """Percent of the token limit that a prompt takes."""
         if self._limit is None:
             self._limit = max(1, self.llm.token_limit())
+            self._most = most(self._limit)
         size = len(prompt.system) + len(prompt.document)
         if size > SENT_MAX:  # it is not asked about either
             return 100.0 * max(size / SENT_MAX, size / 4 / self._limit)

@@ -20,7 +20,8 @@ from instance.text import attribute, cut, visible, wrap
 
 KEPT_ANSWER = 20_000  # characters of an invalid answer that its entry shows; the iteration log has all of it
 OUTPUTS = ("stdout", "stderr", "content")  # texts that did not come from a decision: they are shortened first
-# What is shown of an entry to make room: characters of each output, of each other text (None = all, 0 = nothing).
+# What is shown of an entry to make room: characters of each output, of each other text (None = all). A text that is
+# at most _MARKER longer stays as it is.
 SHED: tuple[tuple[int | None, int | None], ...] = ((None, None), (500, None), (100, 200), (0, 0))
 LEFT_OUT = len(SHED)  # the level at which an entry is not shown at all
 _MARKER = 60  # characters; a text is not cut to save less than what names the cut
@@ -37,6 +38,7 @@ class Entry(ABC):
         self._saved: str | None = None
         self._turns: tuple[str, str] | None = None
         self._shed = 0
+        self.logged = False  # whether an iteration log, or a file beside it, has all of it as it is now
 
     @property
     def id(self) -> str:
@@ -75,6 +77,10 @@ class Entry(ABC):
             attributes = self._attributes() | ({"shed": "true"} if self._shed else {})
             self._shown = self._build(attributes, [(name, self._fit(name, text)) for name, text in self._texts()])
         return self._shown
+
+    def whole_xml(self) -> str:
+        """The same with nothing shortened."""
+        return self._build(self._attributes(), self._texts())
 
     def turns(self) -> tuple[str, str]:
         """The same for a conversation: the action as it was answered ("" if it was none), and what came of it."""
@@ -181,7 +187,7 @@ class ScriptEntry(Entry):
         """Take in the outcome."""
         self.running, self._saved = False, None
         if result != self.result:
-            self.result = result
+            self.result, self.logged = result, False
             self.changed()
 
     def update(self) -> None:

@@ -16,7 +16,8 @@ class IterationLogger:
     """Writes `<directory>/00000001.xml` and so on; the texts behind the hashes lie in `<directory>/texts/<hash>`.
 
     A file holds `<iteration>` with the compiled context inside `<context>` and the raw answer, escaped, in
-    `<response>`; characters that XML cannot carry are shown as in `instance.text.visible`.
+    `<response>`; characters that XML cannot carry are shown as in `instance.text.visible`. An entry that the context
+    shows shortened, and that no earlier log has in full, lies in `<directory>/whole/00000001-<id>`.
     """
 
     def __init__(self, directory: Path, system_prompt: str, action_schema: str) -> None:
@@ -42,3 +43,9 @@ class IterationLogger:
         text = f"{self._head}{context}\n</context>\n<response>{escape(visible(response))}</response>\n</iteration>\n"
         write_whole(path, text)
         return path
+
+    def log_entry(self, number: int, id: str, xml: str) -> None:
+        """Store one entry that log `number` does not show in full. Raises OSError if that fails."""
+        whole = self._directory / "whole"
+        whole.mkdir(exist_ok=True)
+        write_whole(whole / f"{number:08d}-{id}", f"{xml}\n")

@@ -1,8 +1,9 @@
 """Room in a context that is too long: what is shown is shortened, what is kept never is.
 
 The order: outputs of scripts and unusable answers are cut to 500 characters, the oldest entry first; then, oldest
-first, outputs to 100 and the other texts to 200; then all texts go and the ids stay; at last the oldest entries are
-not shown at all. The logs of earlier iterations and the saved state hold everything in full.
+first, outputs to 100 and the other texts to 200; then all texts of more than 60 characters go and the ids stay; at
+last the oldest entries are not shown at all. The saved state holds everything in full; so do the logs, with what lies
+beside them (instance/log.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from instance.entries import LEFT_OUT, Entry
 WARN_AT = 80.0  # percent of the token limit from which the model is warned
 WARN_AGAIN = 70.0  # percent below which a next warning is due
 TARGETS = (85.0, 65.0, 45.0, 25.0, 0.0)  # percent to come down to, tried in turn when counting shows it was not enough
+ANSWER_TOKENS, ANSWER_SHARE = 1024, 0.1  # room for the answer: tokens, but at most this share of the limit
 NAMED = 5  # entries that a warning names
+
+
+def most(limit: int) -> float:
+    """Percent of a limit (tokens of prompt and answer) that a prompt may take, so that the answer has room."""
+    return 100.0 - 100.0 * min(ANSWER_TOKENS / limit, ANSWER_SHARE)
 
 
 def shed(entries: Sequence[Entry], characters: float) -> bool:
@@ -43,8 +50,8 @@ def shown(entries: Sequence[Entry]) -> list[Entry]:
 def full_warning(entries: Sequence[Entry]) -> str:
     """What a model is told when it comes near the limit."""
     return (
-        f"The context is more than {WARN_AT:.0f} percent full. At 100 percent, texts are shown shortened, the outputs "
-        "of the oldest entries first. Write what matters into files, then delete entries. "
+        f"The context is more than {WARN_AT:.0f} percent full. When no room is left for an answer, texts are shown "
+        "shortened, the outputs of the oldest entries first. Write what matters into files, then delete entries. "
         f"The largest: {_largest(entries)}"
     )
 
@@ -53,9 +60,10 @@ def shed_notice(entries: Sequence[Entry]) -> str:
     """What a model is told when texts had to be shortened."""
     oldest = ", ".join(entry.id for entry in entries[:50])
     return (
-        "The context was longer than the engine accepts, so entries marked `shed` are shown shortened, the oldest "
-        "outputs first, and very old ones may be missing. Nothing is lost: the iteration log has all of it. Keep what "
-        f"matters in files, then delete entries. The oldest ids: {oldest}"
+        "The context left no room for an answer, so entries marked `shed` are shown shortened, the oldest outputs "
+        "first, and very old ones may be missing, until entries are deleted. Nothing is lost: the iteration logs have "
+        "all of it, and their directory `whole` what none of them shows in full. Keep what matters in files, then "
+        f"delete entries. The oldest ids: {oldest}"
     )
 
 

@@ -55,14 +55,14 @@ def test_at_100_percent_the_oldest_outputs_go_first(agent) -> None:  # type: ign
     agent.start([*[big] * 5, "<reasoning>kept</reasoning>", "<stop/>"])
     assert agent.finish()[0] == 0
     for request, context in zip(agent.requests(), agent.contexts(), strict=True):
-        assert size(request) <= 100.1 and percent(context) <= 100
+        assert size(request) <= 97 and percent(context) <= 97, "1024 tokens are left for the answer"
     last = parts(agent.contexts()[-1])
     singles = [part for part in last if part.tag == "single"]
     lengths = [len(part.findtext("stdout") or "") for part in singles]
     assert len(singles) == 5 and lengths[0] < 600 < 50_000 < lengths[-1], "all ids, the newest output whole"
     assert [part.get("shed") for part in singles][::4] == ["true", None]
     told = [part.findtext("error") or "" for part in last if part.tag == "parse_error"]
-    assert any("longer than the engine accepts" in error for error in told)
+    assert any("no room for an answer" in error for error in told)
     logs = [path.read_text() for path in sorted((agent.data / "iterations").glob("*.xml"))]
     assert "\n10999\n" in logs[1] and "\n10999\n" in logs[2], "the logs have what was shown, in full"
     state = (agent.data / "state" / "agent.xml").read_text()
@@ -72,7 +72,13 @@ def test_at_100_percent_the_oldest_outputs_go_first(agent) -> None:  # type: ign
 def test_a_single_output_that_is_too_long(agent) -> None:  # type: ignore[no-untyped-def]
     agent.start(["<single limit='9000000'>seq 1400000</single>", "<stop/>"])
     assert agent.finish(seconds=60)[0] == 0
-    assert size(agent.requests()[1]) <= 100 and "characters left out" in agent.contexts()[1]
+    assert size(agent.requests()[1]) <= 97 and "characters left out" in agent.contexts()[1]
+    (whole,) = (agent.data / "iterations" / "whole").iterdir()
+    assert whole.name == "00000002-0000001", "what no log shows in full lies beside them"
+    kept = (whole.read_text().rpartition("<stdout>")[2]).partition("characters left out")
+    assert len(kept[0]) > 4_400_000 and kept[2].count("\n") > 500_000
+    state = etree.parse(agent.data / "state" / "agent.xml", etree.XMLParser(huge_tree=True)).getroot()
+    assert state.findtext("memory/single/stdout") in whole.read_text()
 
 
 def test_more_than_a_request_can_hold(agent) -> None:  # type: ignore[no-untyped-def]
