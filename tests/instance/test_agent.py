@@ -30,7 +30,7 @@ def test_a_conversation(agent) -> None:  # type: ignore[no-untyped-def]
         [
             "<read_stdin/>",
             "<reasoning>greet back</reasoning>",
-            "<single>echo hi | tee greeting; ls</single>",
+            "<single>echo hi | tee -a greeting; ls</single>",
             "<write_stdout>Grüße</write_stdout>",
             "<repeat>cat greeting</repeat>",
             '<delete id="0000001"/>',
@@ -41,7 +41,7 @@ def test_a_conversation(agent) -> None:  # type: ignore[no-untyped-def]
     assert (code, out) == (0, "Grüße\n")
     last = entries(agent.contexts()[-1])
     assert [child.tag for child in last] == ["reasoning", "single", "write_stdout", "repeat"]
-    assert text(last[1], "stdout") == "hi\ngreeting" and text(last[3], "stdout") == "hi"
+    assert text(last[1], "stdout") == "hi\ngreeting" and text(last[3], "stdout") == "hi", "a single runs once"
     assert [child.get("id") for child in last] == ["0000002", "0000003", "0000004", "0000005"]
     first = etree.fromstring(agent.contexts()[0].encode())
     assert first.get("time") == "2025-01-01T00:00:00Z"
@@ -205,6 +205,9 @@ def test_a_repeat_that_kills_the_agent_does_not_run_again(agent) -> None:  # typ
     assert agent.finish()[0] == 0
     assert (agent.directory / "work" / "ran").read_text() == "x\n"
     assert entries(agent.contexts()[-1])[0].get("interrupted") == "true"
+    agent.start(["", "", "", "<stop/>"], "--run-again")
+    assert agent.finish()[0] == -signal.SIGKILL
+    assert (agent.directory / "work" / "ran").read_text() == "x\nx\n", "the operator had it run again"
 
 
 def test_unreadable_state_is_told_and_kept(agent) -> None:  # type: ignore[no-untyped-def]

@@ -21,7 +21,7 @@ from instance.iobuffer import WebIOBuffer
 from instance.memory import WorkingMemory
 from instance.parser import ResponseParser
 from instance.renderer import DocumentRenderer
-from instance.scripts import ScriptRunner
+from instance.scripts import ScriptResult, ScriptRunner
 
 
 @pytest.fixture
@@ -47,7 +47,8 @@ def test_each_action_becomes_its_class(parser: ResponseParser, io: WebIOBuffer) 
     assert isinstance(write, WriteEntry) and io.get_stdout() == "hé\n"
     single = parser.parse('<single timeout="1.5" limit="7"><![CDATA[ a && b ]]></single>')
     assert isinstance(single, SingleEntry) and single.request == ("a && b", 1.5, 7)
-    assert isinstance(parser.parse("<repeat>ls</repeat>"), RepeatEntry)
+    repeat = parser.parse("<repeat>ls</repeat>")
+    assert isinstance(repeat, RepeatEntry) and repeat.request == ("ls", 60.0, 20_000), "the defaults"
 
 
 @pytest.mark.parametrize("answer", ["<single/>", "<repeat>  \n </repeat>", "<unknown/>"])
@@ -73,6 +74,27 @@ def test_memory(memory: WorkingMemory, clock: Clock) -> None:
     assert memory.get_entries() == [] and memory.get_entry("2") is None
 
 
+def test_an_entry_that_leaves_the_memory_lets_go(memory: WorkingMemory, clock: Clock) -> None:
+    gone = []
+
+    class Holding(ReasoningEntry):
+        def cleanup(self) -> None:
+            gone.append(self.id)
+
+    for id in ("1", "2", "3"):
+        memory.add_entry(Holding("held", id, clock.now()))
+    assert DeleteCommand("2").execute(memory).success and gone == ["2"]
+    memory.clear()
+    assert gone == ["2", "1", "3"]
+
+
+@pytest.mark.parametrize("name", ["id", "timestamp"])
+def test_what_never_changes(clock: Clock, name: str) -> None:
+    entry = ReasoningEntry("a", "1", clock.now())
+    with pytest.raises(AttributeError):
+        setattr(entry, name, getattr(entry, name))
+
+
 def test_repeats_run_in_every_update(memory: WorkingMemory, parser: ResponseParser) -> None:
     entry = parser.parse("<repeat>echo x >>count; wc -l &lt;count</repeat>")
     assert isinstance(entry, RepeatEntry)
@@ -95,6 +117,10 @@ def test_layout_of_the_context(parser: ResponseParser) -> None:
         "<stdout><![CDATA[hi\n]]></stdout>\n<stderr/>\n</single>"
     )
     assert entry.context_xml() is entry.context_xml(), "it is built once"
+    for name in ("timed_out", "truncated", "interrupted"):
+        entry.finish(ScriptResult()._replace(**{name: True}))
+        assert dict(entry.generate_context().attrib) == {"id": entry.id, name: "true"}
+    entry.finish(ScriptResult("hi\n", "", 2))
     error = ParseErrorEntry("<delete/> ]]>", "what & why", "e1", entry.timestamp)
     assert error.context_xml() == (
         '<parse_error id="e1">\n<error><![CDATA[what & why]]></error>\n'
@@ -111,7 +137,7 @@ def test_layout_of_the_context(parser: ResponseParser) -> None:
 
 @pytest.mark.parametrize("character", ["y", "\x00"])
 def test_long_answers_are_cut_in_their_entry(clock: Clock, character: str) -> None:
-    entry = ParseErrorEntry.of(character * 1_000_000, "too long", "e", clock.now())
+    entry = ParseErrorEntry.of(character * 100_000, "too long", "e", clock.now())
     assert len(entry.context_xml()) < 21_000
 
 
