@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from instance.signals import Interrupt
-from instance.text import beginning, ending, join, original, visible
+from instance.text import beginning, ending, join, original, shown_size, visible
 
 DEFAULT_TIMEOUT = 60.0  # seconds
 DEFAULT_LIMIT = 20_000  # characters of each stream
@@ -71,13 +71,14 @@ class Capture:
     @property
     def truncated(self) -> bool:
         """Whether something was left out."""
-        return self._total > self._limit or len(visible(self._head)) > self._limit
+        return self._total > self._limit or shown_size(self._head) > self._limit
 
     def text(self) -> str:
         """What is kept, fit for XML; a line in the middle names what was left out."""
         if not self.truncated:
             return visible(self._head)
-        head = beginning(visible(self._head), self._limit - self._tail_size)
+        most = self._limit - self._tail_size
+        head = beginning(visible(self._head[:most]), most)
         last = (self._head + self._tail)[-self._tail_size :] if self._tail_size else ""
         tail = ending(visible(last), self._tail_size)
         return join(head, self._total - len(original(head)) - len(original(tail)), tail)

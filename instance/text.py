@@ -7,7 +7,7 @@ import re
 # XML 1.0 forbids most C0 controls, lone surrogates, U+FFFE and U+FFFF. CR is allowed but every parser turns it into LF.
 _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]|‹(?=U\\+[0-9A-F]{4,6}›)")
 _SHOWN = re.compile("‹U\\+([0-9A-F]{4,6})›")
-_SHOWN_MAX = 10  # characters that stand for one
+_ESCAPE = 8  # characters that stand for one: four digits are enough for all that are unfit
 
 
 def visible(text: str) -> str:
@@ -16,6 +16,11 @@ def visible(text: str) -> str:
     A `‹` that would read as such an escape is itself escaped, so `original` gives back the exact input.
     """
     return _UNFIT.sub(lambda match: f"‹U+{ord(match[0]):04X}›", text)
+
+
+def shown_size(text: str) -> int:
+    """How long `visible(text)` is; much faster where much is unfit."""
+    return len(text) + (_ESCAPE - 1) * len(_UNFIT.findall(text))
 
 
 def original(text: str) -> str:
@@ -78,5 +83,5 @@ def ending(shown: str, size: int) -> str:
 
 def _split_escape(shown: str, place: int) -> re.Match[str] | None:
     """The escape that goes on at `place`."""
-    near = _SHOWN.finditer(shown, max(0, place - _SHOWN_MAX), place + _SHOWN_MAX)
+    near = _SHOWN.finditer(shown, max(0, place - _ESCAPE), place + _ESCAPE)
     return next((found for found in near if found.start() < place < found.end()), None)

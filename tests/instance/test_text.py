@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from instance.text import attribute, cut, decode, embed, original, visible, wrap
+from instance.text import attribute, cut, decode, embed, original, shown_size, visible, wrap
 
 ANY_TEXT = st.text(alphabet=st.characters() | st.characters(categories=["Cs"]) | st.sampled_from("‹›U+01\r\x00]>&<"))
 
 
 @given(ANY_TEXT)
 def test_visible_is_reversible(text: str) -> None:
-    assert original(visible(text)) == text
+    assert original(visible(text)) == text and shown_size(text) == len(visible(text))
 
 
 @given(ANY_TEXT)
