@@ -41,6 +41,7 @@ _SUSPECT = 5.0  # seconds without a byte from the engine after which a cancelled
 _PROBE = 3.0  # seconds for the look at whether the engine answers anyone
 _FRESH = 60.0  # the same, for a program that has just been started and may load a model first
 _STUCK = 2.0  # seconds in a call that never waits, until its thread is given up
+_UNGUIDED = "unguided: "  # begins the note that says why the schema did not guide answers; there is one at most
 _numbers = itertools.count(1)
 
 
@@ -160,7 +161,7 @@ class Line:
     def _run(self) -> None:
         try:
             if fault := answers.schema_fault(self._schema):
-                self._note(f"unguided: {fault}")
+                self._note(f"{_UNGUIDED}{fault}")
             else:
                 self._guide = self._schema.decode("utf-8", "replace")
             while self.ended in (None, "budget") and (frame := self._instance.read()) is not None:
@@ -264,6 +265,8 @@ class Line:
         if answer.error is None or answer.text:  # else it was never worked on: the hash says enough
             asked = replace(asked, context=request.context, turns=request.turns)
         self._charge(request, answer)
+        if answer.usage and answer.usage.unguided and not any(note.startswith(_UNGUIDED) for note in self.notes):
+            self._note(_UNGUIDED + answer.usage.unguided)
         self._record("infer", asked, answer, at, begun)
         self._finish(answer, request.kind)
 

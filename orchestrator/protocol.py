@@ -5,9 +5,9 @@ U+0015 (NAK), `code message`, EOT. Neither byte can be part of a longer UTF-8 se
 
 What comes from an instance is one of three documents (`Request`). What the broker sends to an engine program is the
 same document with more in it: `seed` on every root, `max_tokens` on `<infer_xml>`, and the schema text, not a path
-(empty: answer unguided). An engine program sends `<usage prompt= completion= cached= cost= finish=/>` EOT after each
-reply to a request that carries `seed`, errors included; left-out values are unknown. Without `seed` (an agent that
-talks to an engine directly) no usage is sent.
+(empty: answer unguided). An engine program sends `<usage prompt= completion= cached= cost= finish= unguided=/>` EOT
+after each reply to a request that carries `seed`, errors included; left-out values are unknown. Without `seed` (an
+agent that talks to an engine directly) no usage is sent.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from lxml import etree
+
+from orchestrator.untrusted import one_line
 
 EOT = "\x04"
 NAK = "\x15"
@@ -79,13 +81,18 @@ class Request:
 
 @dataclass(frozen=True)
 class EngineUsage:
-    """What an engine says one reply took, in tokens and US dollars; None = unknown. `finish`: stop, length or error."""
+    """What an engine says one reply took, in tokens and US dollars; None = unknown. `finish`: stop, length or error.
+
+    `unguided`: why the schema that came with the request did not guide the answer; None if it did, or if an engine does
+    not say. It may quote the schema, so it is untrusted text: one line, at most 200 characters.
+    """
 
     prompt: int | None = None
     completion: int | None = None
     cached: int | None = None
     cost: float | None = None
     finish: str = "stop"
+    unguided: str | None = None
 
 
 def parse_request(document: bytes, limit: int = MAX_REQUEST) -> Request:
@@ -269,7 +276,9 @@ def write_usage(usage: EngineUsage) -> bytes:
     names = ("prompt", "completion", "cached", "cost")
     values = [(name, getattr(usage, name)) for name in names]
     known = "".join(f' {name}="{value}"' for name, value in values if value is not None)
-    return f'<usage{known} finish="{usage.finish}"/>{EOT}'.encode()
+    why = escape(_reason(usage.unguided)).replace('"', "&quot;")
+    unguided = f' unguided="{why}"' if why else ""
+    return f'<usage{known} finish="{usage.finish}"{unguided}/>{EOT}'.encode()
 
 
 def parse_usage(document: bytes) -> EngineUsage:
@@ -283,7 +292,13 @@ def parse_usage(document: bytes) -> EngineUsage:
         cached=_whole(root.get("cached")),
         cost=_amount(root.get("cost")),
         finish=re.sub(r"[^a-z_]", "", root.get("finish", "stop"))[:20] or "stop",
+        unguided=_reason(root.get("unguided")) or None,
     )
+
+
+def _reason(text: str | None) -> str:
+    """One printable line that an XML attribute can hold, whatever was given."""
+    return re.sub("[\ufffe\uffff]", "\ufffd", one_line(text or ""))
 
 
 def _whole(text: str | None) -> int | None:

@@ -83,6 +83,19 @@ def test_a_schema_that_is_no_use_means_unguided_answers(kit: Kit, schema: bytes)
     assert line.notes[0].startswith("unguided: ")
 
 
+def test_an_engine_that_can_not_guide_is_noted_once(kit: Kit) -> None:
+    """The schema is a valid one, so only the engine knows. One that says nothing is none that says no."""
+    said = "<usage prompt='1' completion='1' unguided='xs:date &#x9b;2J{n}'/>"
+    body = f'n = 0\nwhile True:\n    read(); n += 1\n    line.sendall(f"<stop/>\\x04{said}\\x04".encode())'
+    line, instance = kit.line(kit.program(body))
+    for _ in range(3):
+        assert instance.infer() == b"<stop/>"
+    assert line.notes == ("unguided: xs:date 1",)
+    silent, other = kit.line(kit.engine(), name="other")
+    assert other.infer() == b"<stop/>"
+    assert silent.notes == ()
+
+
 @pytest.mark.parametrize(
     ("budget", "usage", "allowed"),
     [

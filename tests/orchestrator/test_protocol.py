@@ -105,6 +105,25 @@ def test_usage_keeps_unknown_apart_from_zero() -> None:
         parse_usage(b"<usage")
 
 
+def test_why_an_answer_is_unguided_is_one_clean_line() -> None:
+    said = EngineUsage(prompt=3, unguided='type "a" <b> & c')
+    assert parse_usage(write_usage(said)[:-1]) == said
+    assert parse_usage(b"<usage unguided=''/>").unguided is None
+    for hostile in (
+        "\x1b[2Jred\nunguided: no",
+        "a\x04b\x15c",
+        "\ud800\uffff\x00",
+        'x&<"' * 1000,
+        "\U000e0041\u202e" * 9,
+    ):
+        wire = write_usage(EngineUsage(unguided=hostile))
+        assert wire.count(b"\x04") == 1 and len(wire) < 4096
+        read_back = parse_usage(wire[:-1]).unguided or ""
+        assert len(read_back) <= 200 and read_back.isprintable()
+    read_back = parse_usage(b"<usage unguided='a&#10;&#x202e;b" + b"c" * 900 + b"'/>").unguided or ""
+    assert read_back.startswith("a bccc") and len(read_back) == 200
+
+
 def test_seeds_differ_by_everything_and_by_nothing_else() -> None:
     seeds = {
         sampling_seed(*arguments)(ordinal)
