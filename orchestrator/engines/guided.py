@@ -1,4 +1,4 @@
-"""What engines share about guided answers: the guide that fits a request, or a line in the log about why none does."""
+"""What engines share about guided answers: the guide that fits a request, or why there is none."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ class Guides:
         self._name, self._cdata = name, cdata
         self._noted: set[str] = set()
 
-    def of(self, schema: str, prefix: str) -> Guide | None:
-        """The guide of a schema (its text) for an answer with this prefix; None: answer unguided."""
+    def of(self, schema: str, prefix: str) -> tuple[Guide | None, str | None]:
+        """The guide of a schema (its text) for an answer with this prefix, or why there is none: answer unguided.
+
+        Neither without a schema: then nothing was to be guided.
+        """
         if not schema:
-            return None
+            return None, None
         try:
             found = guide(schema.encode(), cdata=self._cdata)
             if found.automaton.walk(prefix) is None and not self._cdata:
                 found = guide(schema.encode())  # a prefix with CDATA
         except Unsupported as error:
             self.note(f"answers are unguided: {error}")
-            return None
+            return None, str(error)
         if found.automaton.walk(prefix) is None:
             self.note(f"answers are unguided: none that is valid begins with {prefix[:60]!r}")
-            return None
-        return found
+            return None, "no valid answer begins with the given prefix"
+        return found, None
 
     def fault(self, schema: str, answer: str) -> str | None:
         """Why a whole answer is not valid; None if it is. Checked apart from the grammar, as any answer is."""

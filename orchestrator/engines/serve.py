@@ -117,13 +117,16 @@ def _answer(model: Model, document: bytes, line: Line, send: Callable[[bytes], o
 
 
 def _stream(pieces: Generator[bytes, None, EngineUsage], send: Callable[[bytes], object]) -> EngineUsage:
-    while True:
-        try:
-            piece = next(pieces)
-        except StopIteration as end:
-            send(protocol.EOT_BYTE)
-            return end.value  # type: ignore[no-any-return]
-        send(piece)
+    try:
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                send(protocol.EOT_BYTE)
+                return end.value  # type: ignore[no-any-return]
+            send(piece)
+    finally:
+        pieces.close()  # ends the generation at once where the asker has gone
 
 
 _COMPLETE = re.compile(rb"(<token_limit[^>]*/>|</(infer_xml|token_count)>)\s*\Z")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.engines.guided import Guides
@@ -41,7 +42,7 @@ class LlamaModel:
         if room < 1:
             raise EngineError("too_long", f"{len(prompt)} tokens, at most {self._server.limit - 1} are taken")
         prefix = request.prefix.lstrip()
-        found = self._guides.of(request.schema, prefix)
+        found, unguided = self._guides.of(request.schema, prefix)
         body = {
             "prompt": prompt,
             "n_predict": min(request.max_tokens or _ANSWER, room),
@@ -52,7 +53,7 @@ class LlamaModel:
         if found is not None:
             body["grammar"] = found.grammar(prefix)
         written, last = yield from self._written(body, line)
-        usage = _usage(last, len(prompt))
+        usage = replace(_usage(last, len(prompt)), unguided=unguided)
         if found is None:
             return usage
         if usage.finish == "length" and (ending := found.ending(prefix, written.encode())):

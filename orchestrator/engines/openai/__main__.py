@@ -20,8 +20,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--context", type=int, help="tokens of one request (default: what the server tells)")
     parser.add_argument("--attempts", type=int, default=3, help="answers until one is valid, where no grammar guides")
     parser.add_argument("--retries", type=int, default=4, help="of requests that hit a rate limit or a failure")
+    parser.add_argument("--patience", type=float, default=110, help="seconds for all of that, below the broker's 120")
     parser.add_argument("--temperature", type=float, help="default: the server's")
     options = parser.parse_args(arguments)
+    if not 1 <= options.patience <= 115:
+        parser.error("--patience from 1 to 115")
 
     def make() -> Model:
         from orchestrator.engines.openai.model import ChatModel
@@ -35,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
                 kind=options.kind,
                 limit=options.context,
                 retries=max(0, options.retries),
+                patience=options.patience,
             )
         )
         return ChatModel(server, attempts=max(1, options.attempts), temperature=options.temperature)

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import openai
 
+from orchestrator.engines.openai.calls import Calls, Late, Wait
 from orchestrator.engines.openai.dialects import DIALECTS, Dialect, Kind, dialect_of
-from orchestrator.engines.serve import EngineError, Hangup
+from orchestrator.engines.openai.failures import BrokenOff, outcome, pause, said
 from orchestrator.errors import ConfigError
 from orchestrator.protocol import EngineUsage
 
 DEFAULT_LIMIT = 32768  # tokens, where the server does not tell
-_TOO_LONG = ("exceed_context_size", "context_length_exceeded", "maximum context length", "context size", "too long")
+PATIENCE = 110.0  # seconds; the broker waits 120 for a byte and then knows no reason
+_COUNTING = 20.0  # seconds for a count; then an estimate has to do
+_CONNECTING = 10.0  # seconds for a connection
 Message = dict[str, str]
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """`retries` are the SDK's, for rate limits, 5xx and lost connections. `kind` None: found out by asking."""
+    """`retries`: of requests that hit a rate limit, 5xx or no connection. `kind` None: found out by asking.
+
+    `patience`: seconds without a byte for the asker, after which it is told a reason; all tries are within them.
+    """
 
     url: str | None
     model: str
@@ -30,7 +36,7 @@ class ServerOptions:
     kind: Kind | None = None
     limit: int | None = None
     retries: int = 4
-    timeout: float = 110.0  # seconds without a byte, less than the broker waits
+    patience: float = PATIENCE
 
 
 @dataclass
@@ -40,10 +46,7 @@ class Reply:
     text: str = ""
     finish: str | None = None
     usage: EngineUsage = field(default_factory=EngineUsage)
-
-
-class Unsuitable(EngineError):
-    """The server refuses the request as it stands (status 400), but not for its length."""
+    begun: bool = False  # the server has taken the request on
 
 
 class ChatServer:
@@ -55,76 +58,121 @@ class ChatServer:
         if not key:
             fix = f"set {options.key_variable}, or name a server that needs no key: --url"
             raise ConfigError("there is no key", where="openai engine", fix=fix)
-        self._client = openai.OpenAI(
-            base_url=options.url, api_key=key, max_retries=options.retries, timeout=options.timeout
-        )
+        patience = openai.Timeout(options.patience, connect=min(_CONNECTING, options.patience))
+        self._client = openai.AsyncOpenAI(base_url=options.url, api_key=key, max_retries=0, timeout=patience)
+        self._calls = Calls()
         self._about = self._look()
         chosen = DIALECTS[options.kind] if options.kind else dialect_of(str(self._about.get("owned_by", "")))
         self.dialect: Dialect = chosen
         self.limit = options.limit or self._told_limit()
 
-    def reply(
-        self, messages: list[Message], gone: Callable[[], bool], most: int, **more: Any
-    ) -> Iterator[tuple[str, Reply]]:
-        """The pieces of one answer, each with the whole so far. Raises EngineError, Hangup when nobody listens."""
-        whole = Reply()
-        try:
-            stream = self._client.chat.completions.create(
-                model=self._options.model,
-                messages=messages,
-                stream=True,
-                stream_options={"include_usage": True},
-                **{"max_tokens" if self._options.url else "max_completion_tokens": most},
-                **more,
-            )
-            with stream:
-                for event in stream:
-                    if gone():
-                        raise Hangup
-                    if event.usage is not None:
-                        whole.usage = self._usage(event.usage)
-                    if not event.choices:
-                        continue
-                    whole.finish = event.choices[0].finish_reason or whole.finish
-                    if piece := event.choices[0].delta.content:
-                        whole.text += piece
-                        yield piece, whole
-        except openai.OpenAIError as error:
-            raise self._error(error) from None
-        except (OSError, ValueError) as error:  # a line that is no JSON; a connection that was reset
-            raise EngineError("engine", f"the stream was broken off: {error}") from None
-        except Exception as error:
-            if not type(error).__module__.startswith("http"):  # the SDK lets its HTTP client's errors through here
-                raise
-            raise EngineError("engine", f"the stream was broken off: {error}") from None
-        if whole.finish is None:
-            raise EngineError("engine", "the stream was cut off in mid-answer", whole.usage)
-        yield "", whole
+    @property
+    def patience(self) -> float:
+        """Seconds that an asker waits for a byte."""
+        return self._options.patience
 
-    def count(self, messages: list[Message]) -> int | None:
-        """The tokens of a prompt, where the server can tell."""
+    def reply(
+        self, messages: list[Message], wait: Wait, most: int, **more: Any
+    ) -> Generator[tuple[str, Reply], None, Reply]:
+        """The pieces of one answer, each with the whole so far; returns the whole.
+
+        Raises EngineError (BrokenOff where it has cost something), and Hangup when nobody listens.
+        """
+        fields = {
+            "model": self._options.model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens" if self._options.url else "max_completion_tokens": most,
+            **more,
+        }
+        tried = 0
+        while True:
+            whole = Reply()
+            try:
+                yield from self._pieces(fields, wait, whole)
+                break
+            except Late as late:
+                raise BrokenOff(f"{late} from the server", whole.text, whole.usage) from None
+            except Exception as error:
+                if not isinstance(error, (openai.OpenAIError, OSError, ValueError)) and not _of_client(error):
+                    raise
+                if whole.begun:  # also a line that is no JSON
+                    raise BrokenOff(f"the stream was broken off: {said(error)}", whole.text, whole.usage) from None
+                self._rest(error, tried, wait)
+                tried += 1
+        if whole.finish is None:
+            raise BrokenOff("the stream was cut off in mid-answer", whole.text, whole.usage)
+        yield "", whole
+        return whole
+
+    def _pieces(self, fields: dict[str, Any], wait: Wait, whole: Reply) -> Generator[tuple[str, Reply], None, None]:
+        for event in self._calls.each(self._events(fields), wait):
+            whole.begun = True
+            if event is None:
+                continue
+            if event.usage is not None:
+                whole.usage = self._usage(event.usage)
+            if not event.choices:
+                continue
+            whole.finish = event.choices[0].finish_reason or whole.finish
+            if piece := event.choices[0].delta.content:
+                whole.text += piece
+                yield piece, whole
+
+    async def _events(self, fields: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        """None as soon as the server has taken the request on, then what it sends."""
+        async with await self._client.chat.completions.create(**fields) as stream:
+            yield None
+            async for event in stream:
+                yield event
+
+    def _rest(self, error: Exception, tried: int, wait: Wait) -> None:
+        """Wait until it is worth another try. Raises EngineError if it is not, or if there is no time for it."""
+        if isinstance(error, (openai.AuthenticationError, openai.PermissionDeniedError)):
+            _end(self._wrong_key(error))
+        if isinstance(error, openai.NotFoundError):
+            fix = "correct the model's name or --url"
+            _end(ConfigError(f"the server knows no such model or address: {said(error)}", where=self._where, fix=fix))
+        seconds = pause(error, tried)
+        if seconds is None or tried >= self._options.retries:
+            raise outcome(error, tried, None) from None
+        if seconds >= wait.left:
+            raise outcome(error, tried, seconds) from None
+        try:
+            wait.rest(seconds)
+        except Late:
+            raise outcome(error, tried, seconds) from None
+
+    def count(self, messages: list[Message], wait: Wait | None = None) -> int | None:
+        """The tokens of a prompt, where the server can tell. Raises Hangup."""
+        if self.dialect.kind not in ("llama.cpp", "vllm"):
+            return None
+        within = wait.within(_COUNTING) if wait else Wait(min(_COUNTING, self.patience))
+        try:
+            return next(self._calls.each(self._counted(messages), within))
+        except (openai.OpenAIError, LookupError, TypeError, ValueError, Late):
+            return None
+
+    async def _counted(self, messages: list[Message]) -> AsyncGenerator[int, None]:
         root = str(self._client.base_url).rstrip("/").removesuffix("/v1")
         client = self._client.with_options(base_url=root, max_retries=1)
-        try:
-            if self.dialect.kind == "llama.cpp":
-                prompt = client.post("/apply-template", body={"messages": messages}, cast_to=object)
-                body = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
-                return len(client.post("/tokenize", body=body, cast_to=object)["tokens"])
-            if self.dialect.kind == "vllm":
-                body = {"model": self._options.model, "messages": messages}
-                return int(client.post("/tokenize", body=body, cast_to=object)["count"])
-        except (openai.OpenAIError, LookupError, TypeError):
-            return None
-        return None
+        if self.dialect.kind == "vllm":
+            asked = {"model": self._options.model, "messages": messages}
+            yield int((await client.post("/tokenize", body=asked, cast_to=object))["count"])
+            return
+        prompt = await client.post("/apply-template", body={"messages": messages}, cast_to=object)
+        body = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
+        yield len((await client.post("/tokenize", body=body, cast_to=object))["tokens"])
 
     def _look(self) -> dict[str, Any]:
         """What the server tells about the model; {} if it tells nothing. Raises ConfigError."""
         try:
-            listed = [model.model_dump() for model in self._client.models.list()]
+            listed = self._listed()
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise self._wrong_key(error) from None
-        except openai.OpenAIError as error:
-            print(f"openai engine: the server lists no models: {_words(error)}", file=sys.stderr, flush=True)
+        except (openai.OpenAIError, Late) as error:
+            print(f"openai engine: the server lists no models: {said(error)}", file=sys.stderr, flush=True)
             return {}
         named = [model for model in listed if self._options.model in (model["id"], *model.get("aliases", ()))]
         if named:
@@ -134,6 +182,24 @@ class ChatServer:
         known = ", ".join(model["id"] for model in listed[:10]) or "none"
         fix = f"name one of these: {known}"
         raise ConfigError(f"the server has no model {self._options.model!r}", where=self._where, fix=fix)
+
+    def _listed(self) -> list[dict[str, Any]]:
+        """All models. Raises OpenAIError, Late."""
+        wait, tried = Wait(self.patience), 0
+
+        async def listing() -> AsyncGenerator[dict[str, Any], None]:
+            async for model in self._client.models.list():
+                yield model.model_dump()
+
+        while True:
+            try:
+                return list(self._calls.each(listing(), wait))
+            except openai.OpenAIError as error:
+                seconds = pause(error, tried)
+                if seconds is None or tried >= self._options.retries:
+                    raise
+                wait.rest(seconds)
+                tried += 1
 
     def _told_limit(self) -> int:
         meta = self._about.get("meta") or {}
@@ -145,30 +211,12 @@ class ChatServer:
         cost = price(self._options.model, self._options.url, usage.prompt_tokens, usage.completion_tokens, cached)
         return EngineUsage(usage.prompt_tokens, usage.completion_tokens, cached, cost)
 
-    def _error(self, error: openai.OpenAIError) -> EngineError:
-        words = _words(error)
-        if isinstance(error, (openai.AuthenticationError, openai.PermissionDeniedError)):
-            _end(self._wrong_key(error))
-        if isinstance(error, openai.NotFoundError):
-            fix = "correct the model's name or --url"
-            _end(ConfigError(f"the server knows no such model or address: {words}", where=self._where, fix=fix))
-        if isinstance(error, openai.RateLimitError):
-            return EngineError("engine", f"rate limit, after {self._options.retries} retries: {words}")
-        if isinstance(error, openai.InternalServerError):
-            return EngineError("engine", f"the server failed, after {self._options.retries} retries: {words}")
-        if isinstance(error, openai.BadRequestError):
-            too_long = any(mark in words for mark in _TOO_LONG)
-            return EngineError("too_long", words) if too_long else Unsuitable("engine", words)
-        if isinstance(error, openai.APIConnectionError):
-            return EngineError("engine", f"no connection to the server: {words}")
-        return EngineError("engine", words)
-
     @property
     def _where(self) -> str:
         return f"openai engine, {self._client.base_url}"
 
     def _wrong_key(self, error: openai.OpenAIError) -> ConfigError:
-        what = f"the key in {self._options.key_variable} is not accepted: {_words(error)}"
+        what = f"the key in {self._options.key_variable} is not accepted: {said(error)}"
         return ConfigError(what, where=self._where, fix="set a key that may use this model")
 
 
@@ -185,11 +233,9 @@ def price(model: str, url: str | None, prompt: int, completion: int, cached: int
         return None
 
 
-def _words(error: openai.OpenAIError) -> str:
-    body = getattr(error, "body", None)
-    inner = body.get("message") if isinstance(body, dict) else None
-    code = getattr(error, "status_code", None)
-    return " ".join(f"{f'status {code}: ' if code else ''}{inner or error}".split())[:300]
+def _of_client(error: Exception) -> bool:
+    """The SDK lets errors of its HTTP client through while it streams."""
+    return type(error).__module__.startswith(("http", "anyio"))
 
 
 def _end(error: ConfigError) -> NoReturn:

@@ -144,3 +144,5 @@ def test_a_schema_that_can_not_be_compiled_leaves_answers_unguided(line: Line) -
     assert error is None
     assert text
     assert usage.completion
+    assert usage.unguided == "xs:date"
+    assert line.ask(infer(max_tokens=4))[1].unguided is None

@@ -11,20 +11,27 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lxml import etree
 
 from orchestrator.engines import models
 from orchestrator.engines.host import EngineDown, EngineHost
+from orchestrator.engines.serve import EngineError, Line
 from orchestrator.errors import ConfigError
 from orchestrator.protocol import EngineUsage, Request, write_request
 from orchestrator.replies import ReplyReader
+from tests.orchestrator.broker_kit import kit_in, wait_for
+
+if TYPE_CHECKING:
+    from orchestrator.engines.openai.model import ChatModel
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = (ROOT / "action_schema.xsd").read_text()
 VALIDATOR = etree.XMLSchema(etree.fromstring(SCHEMA.encode()))
+OTHER = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
+<xs:element name="stop"><xs:complexType/></xs:element></xs:schema>"""
 MODEL = models.directory() / models.KNOWN["smollm2"].file
 
 pytestmark = [
@@ -56,33 +63,59 @@ def infer(**more: Any) -> Request:
 
 
 class Chat(BaseHTTPRequestHandler):
-    """A chat server that does what `behaviour` says; `asked` are the bodies of its requests."""
+    """A chat server that does what `behaviour` says; `asked` are the bodies of its requests.
+
+    `limit`: tokens of prompt and answer together, told and enforced as vLLM does; two characters are a token.
+    """
 
     behaviour: Callable[[Chat, dict[str, Any]], None]
     asked: list[dict[str, Any]]
     owner = "somebody"
+    limit: int | None = None
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") == "Bearer wrong":
             self.fail(401, "Incorrect API key provided")
             return
-        self.give({"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": self.owner}]})
+        model = {"id": "m", "object": "model", "created": 1, "owned_by": self.owner, "max_model_len": self.limit}
+        self.give({"object": "list", "data": [model]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = sum(len(message["content"]) // 2 + 4 for message in body["messages"])
+        if self.path == "/tokenize":
+            self.give({"count": prompt, "max_model_len": self.limit, "tokens": []})
+            return
         self.asked.append(body)
+        most = body["max_tokens"]
+        if self.limit is not None and prompt + most > self.limit:
+            wanted = f"you requested {prompt + most} tokens ({prompt} in the messages, {most} in the completion)"
+            self.fail(400, f"This model's maximum context length is {self.limit} tokens. However, {wanted}.")
+            return
         type(self).behaviour(self, body)
 
-    def give(self, value: Any, status: int = 200) -> None:
+    def gone(self, seconds: float = 20.0) -> bool:
+        """Whether whoever asked closes the connection soon."""
+        self.connection.settimeout(seconds)
+        try:
+            return self.connection.recv(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+    def give(self, value: Any, status: int = 200, **headers: str) -> None:
         data = json.dumps(value).encode()
         self.send_response(status)
+        for name, text in headers.items():
+            self.send_header(name.replace("_", "-"), text)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    def fail(self, status: int, message: str) -> None:
-        self.give({"error": {"message": message, "type": "error", "code": None}}, status)
+    def fail(self, status: int, message: str, **headers: str) -> None:
+        self.give({"error": {"message": message, "type": "error", "code": None}}, status, **headers)
 
     def stream(self, *pieces: str, finish: str | None = "stop", usage: dict[str, Any] | None = None) -> None:
         self.send_response(200)
@@ -114,25 +147,60 @@ USAGE = {
 
 
 @contextlib.contextmanager
-def engine(
-    tmp_path: Path, behaviour: Callable[[Any, dict[str, Any]], None], *options: str, owner: str = "somebody"
-) -> Iterator[tuple[EngineHost, list[dict[str, Any]]]]:
+def served(
+    behaviour: Callable[[Any, dict[str, Any]], None], owner: str, limit: int | None
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     asked: list[dict[str, Any]] = []
-    handler = type("Handler", (Chat,), {"behaviour": behaviour, "asked": asked, "owner": owner})
+    handler = type("Handler", (Chat,), {"behaviour": behaviour, "asked": asked, "owner": owner, "limit": limit})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    url = f"http://127.0.0.1:{server.server_port}/v1"
-    name = options[0] if options and not options[0].startswith("-") else "m"
-    rest = [option for option in options if option != name]
-    command = ["python", "-m", "orchestrator.engines.openai", name, "--url", url, "--retries", "1", *rest]
     try:
-        with EngineHost("chat", command, ROOT, tmp_path / "log") as host:
-            yield host, asked
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def engine(
+    tmp_path: Path, behaviour: Callable[[Any, dict[str, Any]], None], *options: str, owner: str = "somebody"
+) -> Iterator[tuple[EngineHost, list[dict[str, Any]]]]:
+    """The engine program before a server."""
+    with served(behaviour, owner, None) as (url, asked):
+        name = options[0] if options and not options[0].startswith("-") else "m"
+        rest = [option for option in options if option != name]
+        command = ["python", "-m", "orchestrator.engines.openai", name, "--url", url, "--retries", "1", *rest]
+        with EngineHost("chat", command, ROOT, tmp_path / "log") as host:
+            yield host, asked
+
+
+@contextlib.contextmanager
+def model(
+    behaviour: Callable[[Any, dict[str, Any]], None],
+    *,
+    owner: str = "somebody",
+    limit: int | None = None,
+    patience: float = 30.0,
+) -> Iterator[tuple[ChatModel, list[dict[str, Any]]]]:
+    """What the program serves, in this process: no start to wait for."""
+    from orchestrator.engines.openai.model import ChatModel
+    from orchestrator.engines.openai.server import ChatServer, ServerOptions
+
+    with served(behaviour, owner, limit) as (url, asked):
+        yield ChatModel(ChatServer(ServerOptions(url, "m", retries=1, patience=patience))), asked
+
+
+def answer(model: ChatModel, request: Request) -> tuple[str, EngineUsage, tuple[str, str] | None]:
+    pieces, text = model.infer(request, Line(closed=lambda: False)), b""
+    try:
+        while True:
+            text += next(pieces)
+    except StopIteration as end:
+        return text.decode(), end.value, None
+    except EngineError as error:
+        return text.decode(), error.usage, (error.code, str(error))
 
 
 def test_an_answer_is_asked_for_again_until_it_is_valid(tmp_path: Path) -> None:
@@ -154,9 +222,9 @@ def test_after_all_attempts_the_agent_sees_what_came(tmp_path: Path) -> None:
     assert usage.prompt is None
 
 
-def test_a_prefix_that_is_written_again_is_not_given_twice(tmp_path: Path) -> None:
-    with engine(tmp_path, lambda chat, _: chat.stream("<single>ls</single>")) as (host, asked):
-        text, _, _ = ask(host, infer(prefix="<single>"))
+def test_a_prefix_that_is_written_again_is_not_given_twice() -> None:
+    with model(lambda chat, _: chat.stream("<single>ls</single>")) as (chat_model, asked):
+        text, _, _ = answer(chat_model, infer(prefix="<single>"))
     assert text == "ls</single>"
     assert "Begin your answer with exactly this" in asked[0]["messages"][-1]["content"]
 
@@ -164,43 +232,91 @@ def test_a_prefix_that_is_written_again_is_not_given_twice(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("owner", "field"), [("llamacpp", "grammar"), ("vllm", "structured_outputs"), ("sglang", "ebnf")]
 )
-def test_grammars_go_to_servers_that_take_them(tmp_path: Path, owner: str, field: str) -> None:
+def test_grammars_go_to_servers_that_take_them(owner: str, field: str) -> None:
     behaviour = lambda chat, _: chat.stream("ls", "</sin", "gle>", usage=USAGE)  # noqa: E731
-    with engine(tmp_path, behaviour, owner=owner) as (host, asked):
-        text, _, error = ask(host, infer(prefix="<single>"))
+    with model(behaviour, owner=owner) as (chat_model, asked):
+        text, _, error = answer(chat_model, infer(prefix="<single>"))
     assert (text, error) == ("ls</single>", None)
     assert "root ::= " in json.dumps(asked[0][field])
     assert asked[0]["messages"][-1] == {"role": "assistant", "content": "<single>"}
 
 
-def test_a_server_that_ignores_the_grammar_is_checked_instead(tmp_path: Path) -> None:
-    answers = iter(["Sure! <stop/>", "Sure! <stop/>", "<stop/>"])
-    with engine(tmp_path, lambda chat, _: chat.stream(next(answers)), owner="vllm") as (host, asked):
-        assert ask(host, infer())[0] == "<stop/>"
-        assert ask(host, infer())[0] == "<stop/>"
-    assert ["structured_outputs" in body for body in asked] == [True, False, False]
+def test_a_server_that_ignores_grammars_is_checked_instead() -> None:
+    def behaviour(chat: Chat, body: dict[str, Any]) -> None:
+        chat.stream("Sure! <stop/>" if "structured_outputs" in body else "<stop/>", usage=USAGE)
+
+    with model(behaviour, owner="vllm") as (chat_model, asked):
+        text, first, _ = answer(chat_model, infer())
+        again, second, _ = answer(chat_model, infer(schema=OTHER))
+    assert text == again == "<stop/>"
+    assert ["structured_outputs" in body for body in asked] == [True, True, False, False]
+    assert first.unguided == second.unguided == "the server takes no grammars"
+    assert (first.prompt or 0) > 200  # what was thrown away has been paid for: an estimate, the look at it, the answer
+    assert (second.prompt, second.completion) == (100, 10)
 
 
-def test_a_server_that_refuses_the_grammar_is_checked_instead(tmp_path: Path) -> None:
+def test_a_server_that_refuses_grammars_is_checked_instead() -> None:
     def behaviour(chat: Chat, body: dict[str, Any]) -> None:
         if "structured_outputs" in body:
             chat.fail(400, "unknown field structured_outputs")
         else:
+            chat.stream("<stop/>", usage=USAGE)
+
+    with model(behaviour, owner="vllm") as (chat_model, asked):
+        text, usage, _ = answer(chat_model, infer())
+        assert (text, usage.prompt, usage.unguided) == ("<stop/>", 100, "the server takes no grammars")
+        assert len(asked) == 3
+        answer(chat_model, infer(schema=OTHER))
+        assert len(asked) == 4
+
+
+def test_a_schema_that_a_server_refuses_leaves_others_guided() -> None:
+    def behaviour(chat: Chat, body: dict[str, Any]) -> None:
+        grammar = body.get("structured_outputs", {}).get("grammar", "")
+        if len(grammar) > 2000:
+            chat.fail(400, "the grammar is too complex")
+        else:
+            chat.stream("a" if grammar == 'root ::= "a"' else "<stop/>")
+
+    with model(behaviour, owner="vllm") as (chat_model, asked):
+        reasons = [answer(chat_model, infer(schema=schema))[1].unguided for schema in (SCHEMA, OTHER, SCHEMA)]
+    assert reasons == ["the server refuses the grammar: status 400: the grammar is too complex", None, *reasons[:1]]
+    assert ["structured_outputs" in body for body in asked] == [True, True, False, True, False]
+
+
+def test_a_request_that_is_refused_anyway_says_nothing_about_grammars() -> None:
+    broken = iter([True] * 3)
+
+    def behaviour(chat: Chat, _: dict[str, Any]) -> None:
+        if next(broken, False):
+            chat.fail(400, "the model is being replaced")
+        else:
             chat.stream("<stop/>")
 
-    with engine(tmp_path, behaviour, owner="vllm") as (host, _):
-        assert ask(host, infer())[0] == "<stop/>"
+    with model(behaviour, owner="vllm") as (chat_model, asked):
+        assert answer(chat_model, infer())[2] == ("engine", "status 400: the model is being replaced")
+        text, usage, _ = answer(chat_model, infer())
+    assert (text, usage.unguided, "structured_outputs" in asked[-1]) == ("<stop/>", None, True)
 
 
-def test_an_answer_that_was_cut_at_the_limit_is_ended(tmp_path: Path) -> None:
-    with engine(tmp_path, lambda chat, _: chat.stream("<single>ls -", finish="length"), owner="llamacpp") as (host, _):
-        text, usage, _ = ask(host, infer())
+def test_what_leaves_the_grammar_in_mid_answer_is_checked_the_next_time() -> None:
+    with model(lambda chat, _: chat.stream("<stop/>", " Done."), owner="vllm") as (chat_model, asked):
+        text, usage, error = answer(chat_model, infer())
+        assert (text, error) == ("<stop/>", ("engine", "the server does not keep to the grammar"))
+        assert usage.prompt and usage.completion
+        assert answer(chat_model, infer())[1].unguided == "the server does not keep to the grammar"
+        assert "structured_outputs" not in asked[-1]
+
+
+def test_an_answer_that_was_cut_at_the_limit_is_ended() -> None:
+    with model(lambda chat, _: chat.stream("<single>ls -", finish="length"), owner="llamacpp") as (chat_model, _):
+        text, usage, _ = answer(chat_model, infer())
     assert text == "<single>ls -</single>"
     assert usage.finish == "length"
 
 
 FAULTS: dict[str, tuple[Callable[[Any, dict[str, Any]], None], str, str]] = {
-    "a rate limit": (lambda chat, _: chat.fail(429, "slow down"), "engine", "rate limit, after 1 retries"),
+    "a rate limit": (lambda chat, _: chat.fail(429, "slow down"), "engine", "rate limit, after 1 retry"),
     "a server's failure": (lambda chat, _: chat.fail(503, "overloaded"), "engine", "the server failed, after 1"),
     "a cut stream": (lambda chat, _: chat.stream("<single>l", finish=None), "engine", "cut off in mid-answer"),
     "a prompt that is too long": (
@@ -219,7 +335,7 @@ def test_faults_have_clear_outcomes(tmp_path: Path, name: str) -> None:
     assert error is not None
     assert error[0] == code
     assert words in error[1]
-    assert len(asked) == (2 if "after 1" in words else 1)
+    assert len(asked) == (1 if code == "engine" and "after 1" not in words else 2)  # too long: once with a short answer
 
 
 @pytest.mark.bad_input
@@ -265,6 +381,127 @@ def test_a_line_that_is_closed_ends_the_request(tmp_path: Path) -> None:
         line.recv(10)
         line.close()
         assert ended.wait(20)
+
+
+def test_a_line_that_is_closed_ends_the_wait_for_the_first_byte(tmp_path: Path) -> None:
+    ended, begun = threading.Event(), threading.Event()
+
+    def slow(chat: Chat, _: dict[str, Any]) -> None:
+        begun.set()
+        if chat.gone():
+            ended.set()
+
+    with engine(tmp_path, slow) as (host, _):
+        host.wait_ready(60)
+        line = host.connect()
+        line.sendall(write_request(infer()))
+        assert begun.wait(20)
+        line.close()
+        assert ended.wait(5)
+
+
+def test_a_line_that_is_closed_ends_the_wait_for_another_try(tmp_path: Path) -> None:
+    behaviour = lambda chat, _: chat.fail(429, "slow down", retry_after_ms="800")  # noqa: E731
+    with engine(tmp_path, behaviour) as (host, asked):
+        host.wait_ready(60)
+        line = host.connect()
+        line.sendall(write_request(infer()))
+        wait_for(lambda: asked)
+        line.close()
+        time.sleep(1.5)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("after", [{"retry_after": "50"}, {"retry_after": "Fri, 01 Jan 2100 00:00:00 GMT"}])
+def test_a_rate_limit_is_told_in_time(after: dict[str, str]) -> None:
+    with model(lambda chat, _: chat.fail(429, "slow down", **after), patience=5) as (chat_model, asked):
+        begun = time.monotonic()
+        _, usage, error = answer(chat_model, infer())
+        assert time.monotonic() - begun < 5
+    assert error is not None and error[0] == "engine"
+    assert error[1].startswith("rate limit, after 0 retries, and it is ")
+    assert len(asked) == 1
+    assert usage.prompt is None  # nothing was generated
+
+
+def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+    ended = threading.Event()
+
+    def silent(chat: Chat, _: dict[str, Any]) -> None:
+        if chat.gone():
+            ended.set()
+
+    with model(silent, patience=1) as (chat_model, _):
+        _, usage, error = answer(chat_model, infer())
+        assert ended.wait(5)
+    assert error == ("engine", "no answer in 1 s from the server")
+    assert usage.prompt and usage.completion == 0 and usage.cost is None  # it may have worked
+
+
+@pytest.mark.parametrize("slow", ["first", "second"])
+def test_the_last_answer_is_given_while_there_is_time(slow: str) -> None:
+    def behaviour(chat: Chat, _: dict[str, Any]) -> None:
+        if slow == "first":
+            time.sleep(1.2)
+        elif len(asked) == 2:
+            chat.gone()
+            return
+        chat.stream("No.", usage=USAGE)
+
+    with model(behaviour, patience=2) as (chat_model, asked):
+        text, usage, error = answer(chat_model, infer())
+    assert (text, error, usage.finish) == ("No.", None, "stop")
+    assert len(asked) == (1 if slow == "first" else 2)
+    assert usage.prompt is not None
+    assert usage.prompt == 100 if slow == "first" else usage.prompt > 100
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_failure_charges_what_came_before_it(tmp_path: Path, cut: bool) -> None:
+    def behaviour(chat: Chat, _: dict[str, Any]) -> None:
+        if len(asked) == 1:
+            chat.stream("No.", usage=USAGE)
+        elif cut:
+            chat.stream("<single>l", finish=None)
+        else:
+            chat.fail(429, "slow down")
+
+    with engine(tmp_path, behaviour) as (host, asked), kit_in(tmp_path) as kit:
+        line, instance = kit.line(host, schema=SCHEMA.encode())
+        reply = instance.infer().decode()
+        assert reply.startswith("\x15engine the stream was cut off" if cut else "\x15engine rate limit")
+        wait_for(lambda: instance.exchanges())
+        used = line.usage
+    assert (used.iterations, used.cost) == (0, None)
+    if cut:
+        assert used.prompt_tokens > 100 and used.completion_tokens > 10
+    else:
+        assert (used.prompt_tokens, used.completion_tokens, used.cached_tokens) == (100, 10, 60)
+
+
+def test_an_answer_gets_the_room_that_the_prompt_leaves() -> None:
+    """The prompt has 2,510 tokens. Where nobody counts them, they are estimated until the server has told some."""
+    wanted = infer(context="word " * 1000, max_tokens=8192)
+    with model(lambda chat, _: chat.stream("<stop/>"), owner="vllm", limit=4096) as (chat_model, asked):
+        assert answer(chat_model, wanted)[0] == "<stop/>"
+        assert answer(chat_model, infer(max_tokens=2048))[0] == "<stop/>"
+    assert [body["max_tokens"] for body in asked] == [4096 - 2510 - 16, 2048]
+    answers, told = iter(["No.", "<stop/>"]), {**USAGE, "prompt_tokens": 2510}
+    with model(lambda chat, _: chat.stream(next(answers), usage=told), limit=4096) as (chat_model, asked):
+        text, usage, error = answer(chat_model, wanted)
+    assert (text, error, usage.prompt) == ("<stop/>", None, 5020)
+    too_much, enough, again = (body["max_tokens"] for body in asked)
+    assert too_much + 2510 > 4096
+    assert enough == too_much // 4
+    assert 1000 < again < 4096 - 2510
+
+
+def test_a_prompt_without_room_is_too_long() -> None:
+    nothing = lambda chat, _: chat.stream("<stop/>")  # noqa: E731
+    with model(nothing, owner="vllm", limit=2048) as (chat_model, asked):
+        _, _, error = answer(chat_model, infer(context="word " * 1000, max_tokens=8192))
+    assert error is not None and error[0] == "too_long"
+    assert [body["max_tokens"] for body in asked] == [1]
 
 
 def test_prices() -> None:
