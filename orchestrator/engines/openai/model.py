@@ -73,7 +73,8 @@ class ChatModel:
         used, works = self._look_at_grammars(used, wait)
         why = NONE_AT_ALL if works is False else why
         usage = yield from self._until_valid(request, wait, guide, prefix, used)
-        self._grammars.works = works  # not before: a server that refuses everything says nothing about grammars
+        if works is not None:  # not before: a server that refuses everything says nothing about grammars
+            self._grammars.works = works
         self._refused(request.schema, why)
         return replace(usage, unguided=why)
 

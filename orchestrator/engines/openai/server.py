@@ -92,8 +92,9 @@ class ChatServer:
             try:
                 yield from self._pieces(fields, wait, whole)
                 break
-            except Late as late:
-                raise BrokenOff(f"{late} from the server", whole.text, whole.usage) from None
+            except Late:
+                what = "nothing of an answer that could be passed on" if whole.begun else "no answer from the server"
+                raise BrokenOff(f"{what} in {wait.patience:g} s", whole.text, whole.usage) from None
             except Exception as error:
                 if not isinstance(error, (openai.OpenAIError, OSError, ValueError)) and not _of_client(error):
                     raise
@@ -196,7 +197,7 @@ class ChatServer:
                 return list(self._calls.each(listing(), wait))
             except openai.OpenAIError as error:
                 seconds = pause(error, tried)
-                if seconds is None or tried >= self._options.retries:
+                if seconds is None or tried >= self._options.retries or seconds >= wait.left:
                     raise
                 wait.rest(seconds)
                 tried += 1
