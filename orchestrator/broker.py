@@ -17,7 +17,7 @@ from orchestrator.engine_line import Answer, EngineLine
 from orchestrator.engines.host import EngineDown, EngineHost
 from orchestrator.errors import SiaError
 from orchestrator.instance_end import MAX_FRAME, Frame, HungUp, InstanceEnd
-from orchestrator.journal import Asked, Exchange, Journal
+from orchestrator.journal import Asked, Exchange, Journal, prompt_hash
 from orchestrator.live import LiveAnswer
 from orchestrator.protocol import (
     EOT_BYTE,
@@ -225,14 +225,15 @@ class Line:
         """A token limit or a token count, remembered if it was asked before."""
         counting = request.kind == "token_count"
         known = self._memo.get(asked.sha256) if counting else self._limit
+        guided = replace(request, schema=self._guide)
         if counting:
+            asked = replace(asked, prompt=prompt_hash(guided))
             self._counts += 1
             self.usage = replace(self.usage, counts=self.usage.counts + 1)
         if known is not None:
             answer = Answer(known, None, None)
         else:
-            wire = write_request(replace(request, schema=self._guide, seed=0, max_tokens=None))
-            answer = self._ask(wire, stream=False)
+            answer = self._ask(write_request(replace(guided, seed=0, max_tokens=None)), stream=False)
             if answer.error is None and not answer.hung_up and not answer.text.strip().isdigit():
                 reason = f"{answer.text[:40]!r} is not a number of tokens"
                 answer = Answer("", ("engine", reason), answer.usage, fault=reason)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from orchestrator.errors import Failed, UsageError
 from orchestrator.exchanges import ExchangeStore, Stored
-from orchestrator.protocol import EngineUsage, Turn
+from orchestrator.protocol import EngineUsage, Request, Turn
 
 _HEAD_EVERY = 32  # entries; how far the head, and what a power cut leaves, may lag behind while a journal is open
 
@@ -22,7 +22,8 @@ _HEAD_EVERY = 32  # entries; how far the head, and what a power cut leaves, may 
 class Asked:
     """A request as the broker took it. `size` and `sha256` are those of the bytes; texts are only kept of inferences.
 
-    Of a request that was refused, `head` holds the first 4,000 characters.
+    Of a request that was refused, `head` holds the first 4,000 characters. Of a token count, `prompt` is the
+    `prompt_hash` of what the engine was asked; journals of before that was recorded have none.
     """
 
     size: int
@@ -35,6 +36,7 @@ class Asked:
     head: str = ""
     seed: int | None = None
     max_tokens: int | None = None
+    prompt: str = ""
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,7 @@ class Journal:
                 head=text(asked.get("head")),
                 seed=asked.get("seed"),
                 max_tokens=asked.get("max_tokens"),
+                prompt=asked.get("prompt", ""),
             ),
             reply=self.store.text(bytes.fromhex(record["reply"])).decode(),
             seconds=record["seconds"],
@@ -267,6 +270,16 @@ class Journal:
 def text_hash(text: str) -> str:
     """The name of a text in the store: its sha256, hex."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def prompt_hash(asked: Asked | Request) -> str:
+    """The name of a prompt: the sha256 (hex) over its schema, system text, context or turns, and prefix.
+
+    The same prompt has the same name however its request was written, and whether it is counted or answered.
+    """
+    turns = [[turn.role, turn.text] for turn in asked.turns]
+    parts = [asked.schema.strip(), asked.system, asked.context, turns, asked.prefix]
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
 def _record(exchange: Exchange, previous: str, texts: list[bytes]) -> dict[str, Any]:
@@ -287,6 +300,8 @@ def _record(exchange: Exchange, previous: str, texts: list[bytes]) -> dict[str, 
     for name in ("seed", "max_tokens"):
         if (number := getattr(given, name)) is not None:
             asked[name] = number
+    if given.prompt:
+        asked["prompt"] = given.prompt
     usage = exchange.usage
     return {
         "n": exchange.n,

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from orchestrator.broker import MAX_ALL_FAULTS, MAX_BAD, MAX_FAULTS, Budget
-from orchestrator.journal import Exchange, Journal
-from orchestrator.protocol import MAX_COUNTS, MAX_REQUEST
+from orchestrator.journal import Exchange, Journal, prompt_hash
+from orchestrator.protocol import MAX_COUNTS, MAX_REQUEST, Request
 from tests.orchestrator.broker_kit import SCHEMA, Kit, count_request, infer_request, kit_in, wait_for
 
 
@@ -51,6 +51,8 @@ def test_a_whole_conversation_is_answered_counted_and_recorded(kit: Kit) -> None
     assert (
         [one.kind for one in exchanges] == ["limit", "count", "count", "infer", "infer"] == [one.kind for one in seen]
     )
+    counted = Request("token_count", "s", SCHEMA.decode(), "<context/>")
+    assert [one.asked.prompt for one in exchanges] == ["", prompt_hash(counted), prompt_hash(counted), "", ""]
     assert [one.asked.seed for one in exchanges[3:]] == [1, 2]  # the broker's, by ordinal
     assert exchanges[3].asked.context == "<context><single/></context>" and exchanges[3].asked.schema == SCHEMA.decode()
     assert exchanges[3].reply == "<single>é1</single>"

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator import agent_history, cli, database, environments, exchange_garbage, garbage, uses
 from orchestrator.candidates import build, commit_lock
+from orchestrator.engines import replay
 from orchestrator.errors import Failed
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.garbage import Rules, collect
@@ -204,6 +205,7 @@ def test_evidence_goes_only_when_asked_for(repo: AgentRepo, store: ExchangeStore
             list(gone)
         assert {name: list(Journal.open(again, f"{name}-t")) for name in before} == before
         assert all(Journal.open(again, f"{name}-t").verify().problem is None for name in before)
+    assert len(replay.load(repo.home.root, [])) == 2 * len(before)  # all that can still be replayed
     assert collect(repo.home, repo.settings, rules).items == ()
 
 

@@ -50,6 +50,7 @@ def test_what_is_written_is_read_back(store: ExchangeStore) -> None:
         exchange(2, reply="\x00\x1b\ufffe" * 100, error="engine x"),
         Exchange(3, 1.5, "infer", Asked(9, "11" * 32, turns=turns, prefix="<p>"), "", 0.0),
         Exchange(4, 2.5, "refused", Asked(9, "22" * 32, head="garbage"), "", 0.0, "error", None, "bad_request no"),
+        Exchange(5, 3.5, "count", Asked(9, "33" * 32, prompt="44" * 32), "12", 0.0),
     ]
     for one in given:
         journal.append(one)
@@ -60,7 +61,7 @@ def test_what_is_written_is_read_back(store: ExchangeStore) -> None:
     assert next(opened.replies()).asked.context == ""
     assert journal.seal() == journal.head
     with pytest.raises(Failed, match="sealed"):
-        journal.append(exchange(5))
+        journal.append(exchange(6))
 
 
 @given(
