@@ -53,7 +53,8 @@ def test_requests_are_as_the_contract_says(peer: Peer) -> None:
     assert [child.tag for child in count] == ["schema", "system", "context"]
     assert count.findtext("context") == "<context><![CDATA[a]]></context>"
     assert count.findtext("system") == "sys ]]> & <" and count.findtext("schema") == "/root/sia/action_schema.xsd"
-    assert list(peer.engine.infer("s", "<context/>", "<rea")) == ["<rea", "<stop", "/>"] or True
+    first, *pieces = peer.engine.infer("s", "<context/>", "<rea")
+    assert (first, "".join(pieces)) == ("<rea", "<stop/>")  # the pieces may come as one
     assert peer.request().findtext("prefix") == "<rea"
 
 
