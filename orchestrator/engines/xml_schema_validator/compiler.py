@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestrator.engines.xml_schema_validator.automaton import Automaton
 from orchestrator.engines.xml_schema_validator.closure import Closure, kept
 from orchestrator.engines.xml_schema_validator.errors import Unsupported
 from orchestrator.engines.xml_schema_validator.grammar import gbnf
 
-PROGRAM = "orchestrator.engines.xml_schema_validator.process"
+PROGRAM = Path(__file__).with_name("process.py")
 _PATIENCE = 20.0  # seconds of wall clock for a process that may use 4 s of processor time
 _KEPT = 32  # schemas
 _GRAMMARS = 32  # of one schema, one for each place where prefixes end
@@ -79,14 +81,26 @@ def _guide(automaton: Automaton) -> Guide:
 
 def compile_schema(schema: bytes, *, cdata: bool = True) -> Automaton:
     """The automaton of a schema that is not trusted, compiled in a limited process. Raises Unsupported."""
-    argv = [sys.executable, "-I", "-m", PROGRAM, *([] if cdata else ["--no-cdata"])]
+    unwritten = ["-B"] if sys.dont_write_bytecode else []  # -I takes no such wish from the environment
+    argv = [sys.executable, "-I", *unwritten, str(PROGRAM), *([] if cdata else ["--no-cdata"])]
     try:
         ended = subprocess.run(argv, input=schema, capture_output=True, timeout=_PATIENCE, check=False, cwd="/")
-        result = json.loads(ended.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        raise Unsupported("size", "compiling takes too much time or memory") from None
+    except subprocess.TimeoutExpired:
+        raise Unsupported("size", f"compiling takes more than {_PATIENCE:g} s") from None
+    if ended.returncode:
+        raise _died(ended.returncode, ended.stderr)
+    result = json.loads(ended.stdout)
     if "refused" in result:
-        construct = str(result["refused"])
-        raise Unsupported(construct, str(result["why"]).removeprefix(f"{construct}: ").removeprefix(construct))
+        raise Unsupported(str(result["refused"]), str(result["why"]))
     edges = tuple(tuple((low, high, target) for low, high, target in state) for state in result["edges"])
     return Automaton(edges, frozenset(result["accepting"]))
+
+
+def _died(code: int, said: bytes) -> Unsupported:
+    """Why the process has ended without a result: one of its limits, or a fault that is not the schema's."""
+    if code == -signal.SIGVTALRM:
+        return Unsupported("size", "compiling takes too much processor time")
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    last = "".join(c if c.isprintable() else "?" for c in lines[-1][:300]) if lines else "without a word"
+    return Unsupported("process", f"compiling ended with {how}: {last}")

@@ -103,10 +103,8 @@ def restricted(base: Simple, facets: Iterable[tuple[str, str]]) -> Simple:
             parts.append(bounded(name, value))
         elif name in ("totalDigits", "fractionDigits"):
             parts.append(_digits(name, value))
-        elif name == "whiteSpace":
-            parts += [builtin({"replace": "normalizedString", "collapse": "token"}[value]).values] * (
-                value != "preserve" and base.kind == "text"
-            )
+        elif name == "whiteSpace" and base.kind == "text":
+            parts += _spaces(value)
     if not parts:
         return base
     values = reduce(intersection, parts, base.values)
@@ -146,6 +144,16 @@ def _lengths(base: Simple, facets: list[tuple[str, str]]) -> list[Automaton]:
     if most is not None and most < least:
         raise Unsupported("xs:maxLength", "less than xs:minLength")
     return [automaton(repeat(_ANY, least, most))]
+
+
+def _spaces(value: str) -> list[Automaton]:
+    """What `xs:whiteSpace` asks of a text: nothing, or to be one that replacing or collapsing does not change."""
+    if value == "preserve":
+        return []
+    name = {"replace": "normalizedString", "collapse": "token"}.get(value)
+    if name is None:
+        raise Unsupported("xs:whiteSpace", f"{value[:40]!r}")
+    return [builtin(name).values]
 
 
 def _digits(name: str, value: str) -> Automaton:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,9 @@ SCHEMAS = {
     "pattern": typed(r'<xs:pattern value="[a-c]{2,3}(x|y&gt;)?\.\d+"/>'),
     "classes": typed('<xs:pattern value="[a-df-z]+[^a-z][+-][-a][a-]"/>'),
     "length": typed('<xs:length value="3"/>'),
+    "preserved": typed('<xs:whiteSpace value="preserve"/>'),
+    "replaced": typed('<xs:whiteSpace value="replace"/><xs:minLength value="2"/>'),
+    "collapsed": typed('<xs:whiteSpace value="collapse"/>'),
     "token": typed('<xs:maxLength value="9"/>', "xs:token"),
     "byte": typed('<xs:minExclusive value="-5"/>', "xs:byte"),
     "unsigned": typed("", "xs:unsignedInt"),
@@ -213,6 +217,18 @@ def test_a_target_namespace_is_refused() -> None:
     document = b'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" targetNamespace="urn:x"/>'
     with pytest.raises(Unsupported, match="targetNamespace"):
         automaton(document)
+
+
+def test_a_fault_of_the_compiler_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a schema that is too large, or wrong."""
+
+    def faulty(*_: object, **__: object) -> Automaton:
+        raise KeyError("nobody foresaw it")
+
+    monkeypatch.setattr("orchestrator.engines.xml_schema_validator.reader.read", faulty)
+    result = compiled(SCHEMA, cdata=True)
+    assert result["refused"] == "fault"
+    assert re.fullmatch(r"test_reader\.py:\d+: KeyError: 'nobody foresaw it'", result["why"])
 
 
 def test_without_cdata() -> None:
