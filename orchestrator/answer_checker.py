@@ -17,7 +17,7 @@ from typing import Any
 
 PROGRAM = Path(__file__).with_name("answer_process.py")
 _PATIENCE = 15.0  # seconds of wall clock for one step of a process that may use 2 s of processor time
-_DEATHS = 3  # of a process on an answer; a schema that goes on so would cost seconds for every answer
+_DEATHS = 3  # of a process in a row on one instance's answers; each of them costs seconds
 _KEPT = 8  # schemas whose process is kept
 
 
@@ -30,29 +30,33 @@ class Checked:
     key: str
 
 
+_TOO_MUCH = Checked("the check took too much time or memory", "", "")
+
+
 class AnswerChecker:
-    """Checks answers against one schema in a limited child process. Thread-safe. `fault`: why the schema is no use."""
+    """Checks answers against one schema in a limited child process. Thread-safe. `fault`: why the schema is no use.
+
+    Whoever checks the answers of one instance uses `Checks`: this one is shared and keeps no count against anybody.
+    """
 
     def __init__(self, schema: bytes) -> None:
         self._schema = schema
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._deaths = 0
         self.fault: str | None = None
         with self._lock:
             self._start()
 
     def check(self, answer: str) -> Checked:
-        """Check one answer, prefix included. An answer on which the process dies is not valid, nor any after three."""
+        """Check one answer, prefix included. An answer on which the process dies is not valid."""
         result = None
         with self._lock:
-            if self._process is None and self._deaths < _DEATHS:
+            if self._process is None:
                 self._start()
             if self._process is not None:
                 result = self._ask(answer.strip().encode("utf-8", "replace"))
-                self._deaths += result is None
         if result is None:
-            return Checked("the check took too much time or memory", "", "")
+            return _TOO_MUCH
         return Checked(result["error"], result["action"], result["key"])
 
     def close(self) -> None:
@@ -131,6 +135,31 @@ def checker(schema: bytes) -> AnswerChecker:
         while len(_checkers) > _KEPT:
             _checkers.popitem(last=False)[1].close()
         return _checkers[name]
+
+
+class Checks:
+    """The checks of one trial's or one start's answers against its schema. Not thread-safe.
+
+    After three answers in a row on which the process died no more of them are checked: they would cost seconds each,
+    and they cost nobody else anything. `fault`: as the checker's.
+    """
+
+    def __init__(self, schema: bytes) -> None:
+        self._schema = schema
+        self._deaths = 0
+
+    @property
+    def fault(self) -> str | None:
+        """Why the schema is no use, or None."""
+        return checker(self._schema).fault
+
+    def check(self, answer: str) -> Checked:
+        """Check one answer, prefix included."""
+        if self._deaths >= _DEATHS:
+            return _TOO_MUCH
+        result = checker(self._schema).check(answer)
+        self._deaths = self._deaths + 1 if result is _TOO_MUCH else 0
+        return result
 
 
 def close_checkers() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.answer_checker import AnswerChecker, Checked, checker, close_checkers, schema_fault
+from orchestrator.answer_checker import AnswerChecker, Checked, Checks, checker, close_checkers, schema_fault
 from orchestrator.journal import Exchange, Journal
 from orchestrator.log_comparison import LogComparison, compare_log, tampering
 
@@ -15,6 +15,7 @@ __all__ = [
     "AnswerChecker",
     "AnswerMetrics",
     "Checked",
+    "Checks",
     "LogComparison",
     "answered",
     "checker",
@@ -48,14 +49,14 @@ def answered(exchange: Exchange) -> bool:
     return exchange.kind == "infer" and exchange.error is None
 
 
-def valid(exchange: Exchange, schema: bytes) -> bool:
+def valid(exchange: Exchange, checks: Checks) -> bool:
     """Whether an exchange is an iteration with a valid action (what a trial boot is judged by)."""
-    return answered(exchange) and checker(schema).check(exchange.asked.prefix + exchange.reply).error is None
+    return answered(exchange) and checks.check(exchange.asked.prefix + exchange.reply).error is None
 
 
 def metrics(journal: Journal, schema: bytes) -> AnswerMetrics:
     """Parse errors, repeated actions, deletes and context growth of a journal, judged by the candidate's schema."""
-    check = checker(schema)
+    checks = Checks(schema)
     seen: set[str] = set()
     sizes: list[int] = []
     errors = repeated = deletes = 0
@@ -63,7 +64,7 @@ def metrics(journal: Journal, schema: bytes) -> AnswerMetrics:
         if not answered(exchange):
             continue
         sizes.append(exchange.asked.size)
-        result = check.check(exchange.asked.prefix + exchange.reply)
+        result = checks.check(exchange.asked.prefix + exchange.reply)
         if result.error is not None:
             errors += 1
             continue
@@ -71,5 +72,5 @@ def metrics(journal: Journal, schema: bytes) -> AnswerMetrics:
         repeated += result.key in seen and result.action != "read_stdin"
         seen.add(result.key)
     growth = (sizes[-1] - sizes[0]) / (len(sizes) - 1) if len(sizes) > 1 else 0.0
-    note = f"answers were only checked for well-formedness: {check.fault}" if check.fault else None
+    note = f"answers were only checked for well-formedness: {checks.fault}" if checks.fault else None
     return AnswerMetrics(len(sizes), errors, repeated, deletes, growth, note)

@@ -59,4 +59,5 @@ def last_words(stderr: Path) -> str:
 
 def valid_answer(schema: bytes) -> Callable[[Exchange], bool]:
     """What counts as a valid iteration: a whole answer that the running generation's own schema allows."""
-    return lambda exchange: answers.valid(exchange, schema)
+    checks = answers.Checks(schema)
+    return lambda exchange: answers.valid(exchange, checks)
