@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import queue
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.backlog import Backlog
 from orchestrator.broker import Budget, Line, Usage
 from orchestrator.data_layers import Levels
 from orchestrator.errors import Failed
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sandbox.process import Outcome
 
 OUTSTANDING = 32 * 1024  # bytes of messages that may wait untaken; the rest stays in the log
+CHECKING = 0.5  # seconds that checks of answers may take in one turn of the supervisor, but for the last of them
 WORKDIR = "/app"
 
 
@@ -61,7 +62,7 @@ def new_nonce() -> str:
 
 
 class MainInstance:
-    """A running main instance. Only the supervisor's thread calls it; the broker's thread only appends to a queue."""
+    """A running main instance. Only the supervisor's thread calls it; the broker's thread only adds to a backlog."""
 
     def __init__(
         self, room: Room, build: AgentBuild, data: Data, nonce: str, valid: Callable[[Exchange], bool]
@@ -80,12 +81,12 @@ class MainInstance:
         self.messages = room.messages
         self._start = self._fed = data.stdin_offset
         self._taken = [data.stdin_offset] * 3  # at the last three inferences, see `saved_offset`
-        self._exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
+        self._backlog, self._seen = Backlog(), 0
         self._room = room
         self.stderr = self._stderr()  # the agent's own log of this start
         overlays = room.levels.prepare(room.host, data)
         self.journal = Journal.create(room.store, nonce, {"kind": "main", "commit": build.commit, "tree": build.tree})
-        self.line = Line(room.engine, self.journal, Budget(), build.schema, _seed(nonce), self._exchanges.put)
+        self.line = Line(room.engine, self.journal, Budget(), build.schema, _seed(nonce), self._backlog.put)
         self._socket = room.server.listen(nonce)
         try:
             setup = InstanceSetup(build, WORKDIR, overlays)
@@ -143,21 +144,20 @@ class MainInstance:
     # -- doing --------------------------------------------------------------------------------------------------------
 
     def pump(self) -> bool:
-        """Feed messages, and count the exchanges that came since the last call. Returns whether there was one."""
+        """Feed messages, and count the inferences that came since the last call, for a moment: what a check costs is
+        the instance's choice, and the supervisor has more to do. Returns whether there was one."""
         self._feed()
-        news = False
-        while True:
-            try:
-                exchange = self._exchanges.get_nowait()
-            except queue.Empty:
-                return news
-            if exchange.kind == "infer":
-                news = True
-                self.last_action = action_of(exchange) or self.last_action
-                self._taken = [*self._taken[1:], self.taken_offset()]
-                if exchange.error is None and self._valid(exchange):
-                    self.valid += 1
-                    self.last_valid = self.clock()
+        new, news = self._backlog.arrived - self._seen, False
+        self._seen += new
+        for _ in range(min(new, len(self._taken))):
+            news, self._taken = True, [*self._taken[1:], self.taken_offset()]
+        for exchange in self._backlog.take(CHECKING):
+            news = True
+            self.last_action = action_of(exchange) or self.last_action
+            if self._valid(exchange):
+                self.valid += 1
+                self.last_valid = self.clock()
+        return news
 
     def _feed(self) -> None:
         room = OUTSTANDING - self._instance.untaken_stdin()
