@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lxml import etree
 
 from orchestrator.journal import Journal
 from orchestrator.untrusted import one_line
 
+if TYPE_CHECKING:
+    from orchestrator.captured import Stop
+
+SECONDS = 60.0  # that comparing one log may take; one of ours takes less than one
+SEARCHES = 10  # answers for each one given that may stand in a log in another form than it was given in
 ELEMENTS_CAP = 100_000  # of one file; a log of ours has four, and each costs time
 # How programs show a character that XML can't carry: ‹U+001B›, \x1b, \u001b, \033, &#27;, ␛, U+FFFD.
 _ESCAPES = re.compile(
@@ -37,43 +45,97 @@ def tampering(journal: Journal, log: Iterable[tuple[str, bytes]]) -> str | None:
     return compare_log(journal, log).tampering
 
 
-def compare_log(journal: Journal, log: Iterable[tuple[str, bytes]]) -> LogComparison:
-    """Every logged answer must be one that was given, whole or in part, with or without the prefix."""
-    given = [exchange.asked.prefix + exchange.reply for exchange in journal.replies() if exchange.kind == "infer"]
-    return compare_answers(given, log)
+def compare_log(journal: Journal, log: Iterable[tuple[str, bytes]], stop: Stop | None = None) -> LogComparison:
+    """Every logged answer must be one that was given, whole or in part, with or without the prefix. A log that takes
+    too long, or `stop`, ends it; a note says so."""
+    given = [
+        exchange.asked.prefix + exchange.reply
+        for exchange in journal.replies()
+        if exchange.kind == "infer" and (exchange.error is None or exchange.reply)
+    ]
+    return compare_answers(given, log, stop)
 
 
-def compare_answers(given: Sequence[str], log: Iterable[tuple[str, bytes]]) -> LogComparison:
+def compare_answers(given: Sequence[str], log: Iterable[tuple[str, bytes]], stop: Stop | None = None) -> LogComparison:
     """The same against a list of answers."""
-    exact = {_normal(text) for text in given}
-    loose: list[str] | None = None
+    answers = _Given(given, stop)
     logged = strange = empty = 0
-    for name, content in log:
-        found = logged_answers(content)
-        if not found:
-            strange += name.endswith(".xml")  # texts that the log refers to lie beside it
-            continue
-        for answer in found:
-            if _normal(answer) in exact:
-                logged += 1
-                continue
-            if not answer.strip():  # tells of no answer, so it stands for none that was given
-                empty += 1
-                continue
-            logged += 1
-            loose = loose if loose is not None else [_plain(text) for text in given]
-            wanted = _plain(answer)
-            if not any(wanted in text for text in loose):
-                shown, where = one_line(answer, 120), one_line(name, 80)
-                return LogComparison(f"its iteration log ({where}) holds an answer that no engine gave: {shown!r}", ())
     notes = []
+    try:
+        for name, content in log:
+            answers.go_on()
+            found = logged_answers(content)
+            if not found:
+                strange += name.endswith(".xml")  # texts that the log refers to lie beside it
+                continue
+            for answer in found:
+                if not (known := answers.whole(answer)) and not answer.strip():
+                    empty += 1  # tells of no answer, so it stands for none that was given
+                    continue
+                if not known and not answers.hold(answer):
+                    shown, where = one_line(answer, 120), one_line(name, 80)
+                    evidence = f"its iteration log ({where}) holds an answer that no engine gave: {shown!r}"
+                    return LogComparison(evidence, ())
+                logged += 1
+    except _Enough as reason:
+        notes.append(f"the agent's own log was compared in part, the first {logged:,} answers of it: {reason}")
     if strange:
         notes.append(f"{strange} files of the agent's own log have another format")
     if empty:
         notes.append(f"{empty} answers in the agent's own log are empty, where none was")
-    if logged < len(given):
+    if logged < len(given) and not answers.cut:
         notes.append(f"{len(given) - logged} of {len(given)} answers are not in the agent's own log")
     return LogComparison(None, tuple(notes))
+
+
+class _Enough(Exception):
+    """Going on would take too long; why."""
+
+
+class _Given:
+    """The answers that were given. How often one is looked for, and for how long, is the log's choice: so it has a
+    bound, and `cut` says that it was reached."""
+
+    def __init__(self, texts: Sequence[str], stop: Stop | None) -> None:
+        self._texts, self._stop = texts, stop
+        self._end = time.monotonic() + SECONDS
+        self._exact = {_normal(text) for text in texts}
+        self._loose: list[str] = []  # what was needed of it so far
+        self._found: set[bytes] = set()
+        self.cut = False
+
+    def go_on(self) -> None:
+        """Raises _Enough when it is time to end."""
+        if self._stop is not None and self._stop.is_set():
+            raise self._enough("the trial was ended")
+        if time.monotonic() > self._end:
+            raise self._enough(f"it took more than {SECONDS:g} s")
+
+    def whole(self, answer: str) -> bool:
+        """Whether one was given that is the same."""
+        return _normal(answer) in self._exact
+
+    def hold(self, answer: str) -> bool:
+        """Whether it is, or is a part of, one that was given, however the characters are shown. Raises _Enough."""
+        self.go_on()
+        wanted = _plain(answer)
+        digest = hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).digest()
+        if digest in self._found:
+            return True
+        if len(self._found) >= SEARCHES * (len(self._texts) + 1):
+            raise self._enough(f"{len(self._found):,} of them have another form than any that was given")
+        for number, text in enumerate(self._texts):
+            self.go_on()
+            if number == len(self._loose):
+                self._loose.append(_plain(text))
+            if wanted in self._loose[number]:
+                self._found.add(digest)
+                return True
+        return False
+
+    def _enough(self, why: str) -> _Enough:
+        self.cut = True
+        return _Enough(why)
 
 
 class _NotALog(Exception):

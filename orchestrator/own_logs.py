@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +52,13 @@ class OwnLogs:
 
     def _files(self) -> Iterator[str]:
         """Names of the regular files, in order. No recursion: how deep directories go is the instance's choice."""
-        if self._root.is_symlink() or not self._root.is_dir():
+        try:
+            if not stat.S_ISDIR(self._root.lstat().st_mode):
+                return
+        except FileNotFoundError:
+            return
+        except OSError:  # its own /root/data is closed to us: its doing, and no fault of ours
+            self._note("directories that can't be read")
             return
         pending = [""]
         while pending:

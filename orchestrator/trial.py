@@ -172,11 +172,11 @@ class _Trial:
         try:
             with Packer(kept_logs(self.spec.directory)) as packer:
                 files = packed_on_the_way(logs, packer)
-                compared = answers.compare_log(journal, files)
+                compared = answers.compare_log(journal, files, self.control)
                 for _ in files:  # the comparison ends at the first answer that nobody gave
                     pass
         except OSError as error:
-            compared = answers.compare_log(journal, logs)
+            compared = answers.compare_log(journal, logs, self.control)
             self.notes.append(f"the agent's own log was not kept: {error.strerror}")
         self.notes += [*compared.notes, *logs.notes]
         return compared

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from instance.log import IterationLogger
-from orchestrator import answers, own_logs
+from orchestrator import answers, log_comparison, own_logs
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.journal import Asked, Exchange, Journal
 from orchestrator.protocol import escape
@@ -210,6 +213,43 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def test_an_answer_in_many_places_is_looked_for_once(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One inference whose prefix takes long to search, and a log of nothing but searches."""
+    give(journal, "", prefix="a" * 4_000_000 + "b")
+    one = b"<iteration><response>ab</response></iteration>"
+    begun = time.monotonic()
+    found = answers.compare_log(journal, [("1.xml", b"<log>" + one * 5000 + b"</log>")])
+    assert (found.tampering, found.notes) == (None, ())
+    assert time.monotonic() - begun < 10
+    many = b"".join(b"<iteration><response>%sb</response></iteration>" % (b"a" * n) for n in range(1, 2000))
+    found = answers.compare_log(journal, [("1.xml", b"<log>" + many + b"</log>")])
+    said = "the agent's own log was compared in part, the first 20 answers of it: 20 of them have another form"
+    assert found.tampering is None and found.notes == (f"{said} than any that was given",)
+    monkeypatch.setattr(log_comparison, "SECONDS", -1.0)
+    found = answers.compare_log(journal, logged("ab", "forged"))
+    assert found.tampering is None and "it took more than -1 s" in found.notes[0]
+
+
+def test_a_comparison_ends_with_its_trial(journal: Journal) -> None:
+    give(journal, "<stop/>")
+    stop = threading.Event()
+
+    def log() -> Iterator[tuple[str, bytes]]:
+        yield from logged("<stop/>")
+        stop.set()
+        yield from logged("forged")
+
+    said = "the agent's own log was compared in part, the first 1 answers of it: the trial was ended"
+    assert answers.compare_log(journal, log(), stop) == answers.LogComparison(None, (said,))
+
+
+def test_requests_that_were_refused_are_no_answers(journal: Journal) -> None:
+    give(journal, "<stop/>")
+    give(journal, "", error="too_long no")
+    give(journal, "<sto", error="engine no")
+    assert answers.compare_log(journal, logged("<stop/>", "<sto")) == answers.LogComparison(None, ())
+
+
 def test_logs_that_are_too_much_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_logs, "FILES_CAP", 3)
     monkeypatch.setattr(own_logs, "FILE_CAP", 10)
@@ -222,6 +262,29 @@ def test_logs_that_are_too_much_are_noted(tmp_path: Path, monkeypatch: pytest.Mo
     logs = own_logs.OwnLogs(tmp_path)
     assert [name for name, _ in logs] == ["0.xml", "1.xml", "2.xml"]
     assert len(logs.notes) == 2 and "more than 10 bytes" in logs.notes[0] and "too much" in logs.notes[1]
+
+
+CLOSED = """
+import tempfile
+from pathlib import Path
+from orchestrator.own_logs import OwnLogs
+
+with tempfile.TemporaryDirectory() as top:
+    data = Path(top) / "data"
+    (data / "iterations").mkdir(parents=True)
+    data.chmod(0)
+    logs = OwnLogs(data)
+    print(list(logs), *logs.notes)
+    data.chmod(0o700)
+"""
+
+
+def test_a_log_behind_a_closed_directory_is_noted(run_as: Callable[..., Any], tmp_path: Path) -> None:
+    """`chmod 000 /root/data` closes its upper to a supervisor that is not root."""
+    done = run_as("user", [sys.executable, "-c", CLOSED], cwd=Path(__file__).parents[2])
+    assert done.stdout.startswith(b"[] the agent's own log holds directories that can't be read"), done
+    logs = own_logs.OwnLogs(tmp_path / "nothing")
+    assert (list(logs), logs.notes) == ([], ())
 
 
 def test_logs_nested_without_end_are_noted(tmp_path: Path) -> None:
