@@ -109,12 +109,12 @@ class Runner:
             try:
                 self._run(waiting)
             except Stopped:
-                self._unfinished(trial, cut_off=self.error is None)
+                self._unfinished(trial, "the campaign was stopped" if self.error is None else None)
             except SiaError as error:
-                self._unfinished(trial)
+                self._unfinished(trial, error.what)
                 self._give_up(error)
             except Exception as error:  # a fault of this program: never an instance's result
-                self._unfinished(trial)
+                self._unfinished(trial, f"internal error: {type(error).__name__}")
                 where = f"trial {trial.id}"
                 fix = "please report this; finished trials are kept, `sia campaign resume` goes on"
                 self._give_up(Failed(f"internal error: {type(error).__name__}: {error}", where=where, fix=fix))
@@ -225,12 +225,13 @@ class Runner:
         self._wake.set()
         return first
 
-    def _unfinished(self, trial: PlannedTrial, *, cut_off: bool = False) -> None:
-        """It runs again later. `cut_off`: because somebody stopped the campaign, which its verdicts tell."""
+    def _unfinished(self, trial: PlannedTrial, cut_off: str | None) -> None:
+        """It runs again later. `cut_off`: why, if it was by a person's choice or may have been by the instance's: then
+        the verdicts tell of it, lest a trial that is being lost could be undone unseen."""
         try:
             self.context.host.remove(self.directory / "trials" / trial.id)
             if cut_off:
-                self.store.cut_off(trial.id)
+                self.store.cut_off(trial.id, cut_off)
             else:
                 self.store.plan_again([trial.id])
         except (SiaError, OSError):

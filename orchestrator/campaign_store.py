@@ -202,15 +202,15 @@ class CampaignStore:
             if record.disqualified:
                 self._event("trial", record.id, f"{record.arm} is disqualified: {record.disqualified}")
 
-    def cut_off(self, trial: str) -> None:
-        """It was at work when somebody stopped the campaign."""
+    def cut_off(self, trial: str, why: str) -> None:
+        """It was at work when the campaign ended."""
         with self._transaction():
-            self._cut_off(trial, "the campaign was stopped")
+            self._cut_off(trial, why)
 
     def _cut_off(self, trial: str, why: str) -> None:
         self.connection.execute("DELETE FROM running WHERE id = ?", (trial,))
-        rerun.cut_off(self.connection, trial, why)
-        self._event("trial", trial, f"cut off: {why}; it runs again from its start")
+        if rerun.cut_off(self.connection, trial, why):
+            self._event("trial", trial, f"cut off: {why}; it runs again from its start")
 
     def plan_again(self, trials: Iterable[str]) -> None:
         """These have no result after all (our side failed): first attempt again."""

@@ -3,7 +3,8 @@
 Only a trial without a valid result can be run again. To run one again because its result does not please, until it
 does, is how a candidate gets better by chance alone; so that is refused. What is set aside stays: its record and its
 files are kept as an attempt, the event log names who asked, and every verdict that rests on such a trial says so.
-So it does of a trial that was cut off with its campaign: whoever stops that may have seen how the trial was going.
+So it does of a trial that was cut off with its campaign: whoever stops that may have seen how the trial was going, and
+an instance that is losing may have found a way to end it.
 """
 
 from __future__ import annotations
@@ -133,16 +134,17 @@ def set_aside(connection: sqlite3.Connection, view: CampaignView, trial: TrialRo
     return number
 
 
-def cut_off(connection: sqlite3.Connection, trial: str, why: str) -> None:
+def cut_off(connection: sqlite3.Connection, trial: str, why: str) -> bool:
     """A trial at work ended with its campaign: it is planned again, and that it had begun is kept as an attempt; in the
-    caller's transaction."""
-    connection.execute(
+    caller's transaction. Returns whether it had begun."""
+    begun = connection.execute(
         "INSERT INTO trial_attempt (trial, attempt, time, why, outcome, detail, started)"
         " SELECT id, 1 + (SELECT count(*) FROM trial_attempt WHERE trial = trial.id), ?, ?, ?, ?, started FROM trial"
-        " WHERE id = ?",
+        " WHERE id = ? AND state = 'running'",
         (time.time(), why, CUT_OFF, why, trial),
-    )
+    ).rowcount
     connection.execute("UPDATE trial SET state = 'planned', started = NULL WHERE id = ?", (trial,))
+    return bool(begun)
 
 
 def keep_files(trials: Path, view: CampaignView, trial: str) -> None:
