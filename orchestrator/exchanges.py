@@ -34,6 +34,8 @@ CREATE TABLE synced (count INTEGER NOT NULL);
 INSERT INTO synced VALUES (0)"""
 _ENTRY_START = re.compile(rb'\n(?=<[A-Za-z_][\w.-]{0,60}\s[^<>]{0,300}\bid=["\'])')
 _CHUNK = 64 * 1024
+_MANY_ENTRIES = 2048  # in one text; where there are more, and small ones, they share chunks: each chunk takes a moment
+_LEAST = 4096  # bytes of a chunk then
 _PACK_FROM = 160  # bytes; below it a zstd frame saves nothing
 _REMEMBERED = 8192  # chunks whose row is known without asking, per process
 _LIMIT = 64 * 1024 * 1024  # no chunk unpacks to more
@@ -50,11 +52,23 @@ class Stored:
 
 def cut(text: bytes) -> list[bytes]:
     """The chunks of a text; joined they are the text."""
-    edges = [0, *(match.end() for match in _ENTRY_START.finditer(text)), len(text)]
+    starts = [match.end() for match in _ENTRY_START.finditer(text)]
+    if len(starts) > _MANY_ENTRIES + len(text) // _LEAST:
+        starts = _far_apart(starts)
+    edges = [0, *starts, len(text)]
     chunks = []
     for start, end in itertools.pairwise(edges):
         chunks += [text[at : min(at + _CHUNK, end)] for at in range(start, end, _CHUNK)]
     return chunks
+
+
+def _far_apart(starts: list[int]) -> list[int]:
+    kept, last = [], 0
+    for start in starts:
+        if start - last >= _LEAST:
+            kept.append(start)
+            last = start
+    return kept
 
 
 class ExchangeStore:

@@ -73,6 +73,15 @@ def test_chunks_join_to_the_text(text: bytes, more: list[bytes]) -> None:
     assert all(len(chunk) <= 65536 for chunk in cut(whole))
 
 
+def test_a_text_of_tiny_entries_has_few_chunks() -> None:
+    """Each chunk is looked up under the one lock of all lines: a text must not choose to have a million."""
+    tiny = b"".join(b"\n<a id='%d" % n for n in range(500_000))
+    chunks = cut(tiny)
+    assert b"".join(chunks) == tiny and len(chunks) <= len(tiny) / 4096 + 1
+    ordinary = b"".join(b'\n<single id="%d">%s</single>' % (n, b"x" * 200) for n in range(1000))
+    assert len(cut(ordinary)) == 1001  # one for each entry
+
+
 def test_consecutive_contexts_share_nearly_everything(store: ExchangeStore) -> None:
     journal = Journal.create(store, "t", {})
     entries: list[str] = []
