@@ -32,7 +32,7 @@ from orchestrator.protocol import (
     write_request,
 )
 
-MAX_BAD = 100  # refused requests between two answers, then the line is closed
+MAX_BAD = 100  # refused requests between two answered inferences, then the line is closed
 MAX_BAD_BYTES = MAX_FRAME  # the same, added up: reading them takes our time
 MAX_FAULTS = 3  # engine failures in a row at one kind of request, then the line is closed
 MAX_ALL_FAULTS = 12  # the same, over the whole life of a line: no instance keeps an engine busy with dying
@@ -83,7 +83,8 @@ class Line:
     (`close` was called). After `budget` the line stays open, so that the agent can end in order.
 
     `engine_faults`: failures of the engine that reached the instance, in words (the last 20). `outage` is evidence that
-    the engine failed and not this instance: the engine answers nobody, or other lines failed at the same time.
+    the engine failed and not this instance: it answers nobody, or lines of other groups failed at the same time.
+    `group`: whose line it is (an arm of a campaign, or main): two of one candidate could agree on when to fail.
     `first_request` is set by the first request. `last_activity`: monotonic time of the last byte to or from the
     instance. `notes`: what the trial's record should say (`unguided: …`). `live`: what is asked and answered now.
     """
@@ -98,6 +99,7 @@ class Line:
         on_exchange: Callable[[Exchange], None] | None = None,
         *,
         silence: float = 120.0,
+        group: str = "main",
     ) -> None:
         self.instance_end, ours = socket.socketpair()
         self.ended: str | None = None
@@ -109,11 +111,11 @@ class Line:
         self._schema, self._seed, self._on_exchange = schema, seed, on_exchange
         self._instance = InstanceEnd(ours)
         self._asks = EngineLine(engine, silence)
-        self._number = next(_numbers)
+        self._group, self._number = group, next(_numbers)
         self._thread = threading.Thread(target=self._run, name=f"line-{self._number}", daemon=True)
         self._started = self._stopping = False
         self._guide = ""
-        self._ordinal = self._bad = self._bad_bytes = self._counts = 0
+        self._ordinal = self._bad = self._bad_bytes = self._counts = self._limits = 0
         self._failed: Counter[str] = Counter()  # in a row, by what was asked: an engine that counts may fail to infer
         self._limit: str | None = None
         self._memo: OrderedDict[str, str] = OrderedDict()
@@ -137,8 +139,8 @@ class Line:
         """Evidence that the engine failed and not this instance, in words; None if there is none."""
         if self._dead:
             return self._dead
-        others = max((self._engine.others_failed(self._number, when) for when in self._fault_times), default=0)
-        return f"{others} other lines failed at the same time" if others else None
+        others = max((self._engine.others_failed(self._group, when) for when in self._fault_times), default=0)
+        return f"{others} lines of other arms failed at the same time" if others else None
 
     def start(self) -> None:
         """Serve in a thread of its own."""
@@ -205,6 +207,8 @@ class Line:
             request = parse_request(frame.data)
             if request.kind == "token_count" and self._counts >= MAX_COUNTS:
                 raise BadRequest(f"more than {MAX_COUNTS} token counts for one inference")
+            if request.kind == "token_limit" and self._limits >= MAX_COUNTS:
+                raise BadRequest(f"the token limit was asked for {MAX_COUNTS} times for one inference")
         except BadRequest as error:
             self._refuse(replace(asked, head=_head(frame.data)), at, begun, str(error))
             return
@@ -214,10 +218,13 @@ class Line:
             self._tell(request, asked, at, begun)
 
     def _refuse(self, asked: Asked, at: float, begun: float, reason: str, code: str = "bad_request") -> None:
-        self._bad += 1
-        self._bad_bytes += asked.size
         self._record("refused", asked, Answer("", (code, reason), None), at, begun)
         self._instance.queue(write_error(code, reason))
+        self._count_bad(asked.size)
+
+    def _count_bad(self, size: int) -> None:
+        self._bad += 1
+        self._bad_bytes += size
         if self._bad >= MAX_BAD or self._bad_bytes >= MAX_BAD_BYTES:
             self.ended = "abuse"
 
@@ -230,6 +237,8 @@ class Line:
             asked = replace(asked, prompt=prompt_hash(guided))
             self._counts += 1
             self.usage = replace(self.usage, counts=self.usage.counts + 1)
+        else:
+            self._limits += 1
         if known is not None:
             answer = Answer(known, None, None)
         else:
@@ -246,16 +255,16 @@ class Line:
                 self._limit = answer.text
         self._record("count" if counting else "limit", asked, answer, at, begun)
         self._instance.queue(answer.text.encode())
-        self._finish(answer, request.kind)
+        self._finish(answer, request.kind, asked.size)
 
     def _infer(self, request: Request, asked: Asked, at: float, begun: float) -> None:
-        asked = replace(asked, system=request.system, prefix=request.prefix, schema=self._guide)
+        asked = replace(asked, schema=self._guide)
         if spent := self._spent():
             self._end("budget")
-            self._refuse(replace(asked, head=""), at, begun, spent, "budget")
+            self._refuse(asked, at, begun, spent, "budget")
             return
         self._ordinal += 1
-        self._counts = 0
+        self._counts = self._limits = 0
         seed, most = self._seed(self._ordinal), MAX_TOKENS
         if self._budget.tokens is not None:
             most = max(1, min(most, self._budget.tokens - self.usage.tokens))
@@ -264,12 +273,14 @@ class Line:
         self.live.working()
         asked = replace(asked, seed=seed, max_tokens=most)
         if answer.error is None or answer.text:  # else it was never worked on: the hash says enough
-            asked = replace(asked, context=request.context, turns=request.turns)
+            asked = replace(
+                asked, system=request.system, prefix=request.prefix, context=request.context, turns=request.turns
+            )
         self._charge(request, answer)
         if answer.usage and answer.usage.unguided and not any(note.startswith(_UNGUIDED) for note in self.notes):
             self._note(_UNGUIDED + answer.usage.unguided)
         self._record("infer", asked, answer, at, begun)
-        self._finish(answer, request.kind)
+        self._finish(answer, request.kind, asked.size)
 
     def _ask(self, wire: bytes, *, stream: bool) -> Answer:
         begun = time.monotonic()
@@ -279,25 +290,25 @@ class Line:
             spent = self.usage.engine_seconds + time.monotonic() - begun
             self.usage = replace(self.usage, engine_seconds=spent)
 
-    def _finish(self, answer: Answer, kind: str) -> None:
-        """The end of a reply, after it was recorded."""
+    def _finish(self, answer: Answer, kind: str, size: int) -> None:
+        """The end of a reply, after it was recorded. `size`: bytes of the request."""
         if answer.hung_up:
             if answer.silent > _SUSPECT:
                 self._probe()  # ended while it waited: was it the engine that answers nothing?
             raise HungUp
         if answer.error is None:
-            self._bad = self._bad_bytes = self._failed[kind] = 0
+            self._failed[kind] = 0
+            if kind == "infer_xml":  # nothing else costs it anything
+                self._bad = self._bad_bytes = 0
             self._instance.queue(EOT_BYTE)
             return
         self._instance.queue(write_error(*answer.error))
         if answer.fault is None:
-            self._bad += 1  # a request that the engine refused
-            if self._bad >= MAX_BAD:
-                self.ended = "abuse"
+            self._count_bad(size)  # a request that the engine refused
             return
         self._failed[kind] += 1
         self.engine_faults = (*self.engine_faults, answer.fault)[-20:]
-        self._fault_times = [*self._fault_times, self._engine.report_fault(self._number)][-20:]
+        self._fault_times = [*self._fault_times, self._engine.report_fault(self._group, self._number)][-20:]
         self._instance.push()
         if not self._stopping:
             self._probe()

@@ -278,7 +278,7 @@ class _Trial:
             if spec.progress is not None:
                 spec.progress(line.usage)
 
-        line = Line(self.context.engine, journal, budget, spec.build.schema, seed, report)
+        line = Line(self.context.engine, journal, budget, spec.build.schema, seed, report, group=spec.arm)
         return line
 
     def _overlays(self) -> tuple[Overlay, ...]:

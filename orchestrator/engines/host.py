@@ -51,7 +51,7 @@ class EngineHost:
         self._deaths = 0  # without an answer in between
         self._next_start = 0.0
         self._last_words = ""
-        self._faults: deque[tuple[float, int]] = deque(maxlen=1000)
+        self._faults: deque[tuple[float, str, int]] = deque(maxlen=1000)
 
     def start(self) -> None:
         """Start the program; does not wait until it answers. Raises ConfigError if the command doesn't exist."""
@@ -136,15 +136,17 @@ class EngineHost:
         """A line got an answer: the program works, the next restart is quick."""
         self._deaths = 0
 
-    def report_fault(self, line: int) -> float:
-        """A line's request failed on this side; `line` identifies it. Returns the time that was noted."""
+    def report_fault(self, group: str, line: int) -> float:
+        """A line's request failed on this side; `line` identifies it, `group` says whose it is. Returns the time that
+        was noted."""
         now = time.monotonic()
-        self._faults.append((now, line))
+        self._faults.append((now, group, line))
         return now
 
-    def others_failed(self, line: int, when: float) -> int:
-        """How many other lines failed at the same time as this one's failure at `when`."""
-        return len({other for at, other in tuple(self._faults) if other != line and abs(at - when) <= _SAME_TIME})
+    def others_failed(self, group: str, when: float) -> int:
+        """How many lines of other groups failed at the same time as one of this group did at `when`."""
+        faults = tuple(self._faults)
+        return len({line for at, other, line in faults if other != group and abs(at - when) <= _SAME_TIME})
 
     def close(self) -> None:
         """Stop the program and all it started; they are gone when this returns."""

@@ -74,10 +74,11 @@ class Kit:
         schema: bytes = SCHEMA,
         on_exchange: Callable[[Exchange], None] | None = None,
         silence: float = 30.0,
+        group: str = "main",
     ) -> tuple[Line, Instance]:
         """A started line and the instance's end of it."""
         journal = Journal.create(self.store, name, {"kind": "trial"})
-        line = Line(engine, journal, budget or Budget(), schema, lambda n: n, on_exchange, silence=silence)
+        line = Line(engine, journal, budget or Budget(), schema, lambda n: n, on_exchange, silence=silence, group=group)
         self._lines.append(line)
         line.start()
         instance = Instance(line, journal)

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator import broker
 from orchestrator.broker import MAX_ALL_FAULTS, MAX_BAD, MAX_FAULTS, Budget
 from orchestrator.journal import Exchange, Journal, prompt_hash
 from orchestrator.protocol import MAX_COUNTS, MAX_REQUEST, Request
@@ -215,11 +216,39 @@ def test_a_request_of_exactly_the_limit_reaches_the_engine(kit: Kit) -> None:
 
 def test_a_prompt_that_is_too_long_is_refused_and_not_kept(kit: Kit) -> None:
     line, instance = kit.line(kit.engine("[tokens]\nlimit = 100\n[[rule]]\nanswer = '<stop/>'\n"), schema=b"")
-    assert instance.infer("x" * 1000).startswith(b"\x15too_long ")
+    instance.send(infer_request("x" * 1000).replace(b"</infer_xml>", b"<prefix>p</prefix></infer_xml>"))
+    assert instance.receive().startswith(b"\x15too_long ")
     assert instance.infer("x") == b"<stop/>"
     refused = instance.exchanges()[0]
     assert (refused.error or "").startswith("too_long") and refused.asked.context is None
+    assert (refused.asked.system, refused.asked.prefix) == ("", "")
     assert (line.usage.iterations, line.engine_faults) == (1, ())
+
+
+@pytest.mark.parametrize("most", [5, 100])
+def test_refused_requests_close_the_line_whatever_else_is_asked(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """By their number or by their bytes; a token limit in between changes nothing, and is not free for ever itself."""
+    monkeypatch.setattr(broker, "MAX_BAD", most)
+    monkeypatch.setattr(broker, "MAX_BAD_BYTES", 5000)
+    line, instance = kit.line(kit.engine("[tokens]\nlimit = 100\n[[rule]]\nanswer = '<stop/>'\n"), schema=b"")
+    for _ in range(2):  # an answer counts for all that was refused before
+        for _ in range(4):
+            assert instance.infer("x" * 1000).startswith(b"\x15too_long ")
+        assert instance.infer("x") == b"<stop/>"
+    for _ in range(5):
+        assert instance.ask(b"<token_limit/>\x04") == b"100"
+        assert instance.infer("x" * 1000).startswith(b"\x15too_long ")
+    assert instance.closed() and line.ended == "abuse"
+
+
+def test_more_than_twenty_token_limits_for_one_inference(kit: Kit) -> None:
+    _, instance = kit.line(kit.engine())
+    assert {instance.ask(b"<token_limit/>\x04") for _ in range(MAX_COUNTS)} == {b"32768"}
+    assert instance.ask(b"<token_limit/>\x04").startswith(b"\x15bad_request ")
+    assert instance.infer() == b"<stop/>"
+    assert instance.ask(b"<token_limit/>\x04") == b"32768"
 
 
 def test_pipelined_requests_are_answered_in_order(kit: Kit) -> None:
@@ -397,11 +426,13 @@ def test_lines_that_fail_together_are_an_outage(kit: Kit) -> None:
     engine = kit.engine(
         "[[rule]]\nwhen = '@f'\nanswer = '<stop/>'\nfaults = { drop = 1 }\n[[rule]]\nanswer = '<stop/>'\n"
     )
-    pairs = [kit.line(engine, name=f"t{n}") for n in range(2)]
-    pairs[0][1].infer("<context f='1'/>")
-    assert pairs[0][0].outage is None
+    pairs = [kit.line(engine, name=f"t{n}", group=group) for n, group in enumerate(["baseline", "one", "one"])]
     pairs[1][1].infer("<context f='1'/>")
-    assert [line.outage for line, _ in pairs] == ["1 other lines failed at the same time"] * 2
+    pairs[2][1].infer("<context f='1'/>")
+    assert [line.outage for line, _ in pairs] == [None] * 3  # two of one candidate may have agreed on it
+    pairs[0][1].infer("<context f='1'/>")
+    said = "{} lines of other arms failed at the same time"
+    assert [line.outage for line, _ in pairs] == [said.format(2), said.format(1), said.format(1)]
 
 
 def test_a_trial_that_ends_while_a_stopped_engine_is_silent_tells_of_the_outage(
