@@ -84,7 +84,7 @@ def compare_answers(given: Sequence[str], log: Iterable[tuple[str, bytes]], stop
     if empty:
         notes.append(f"{empty} answers in the agent's own log are empty, where none was")
     if logged < len(given) and not answers.cut:
-        notes.append(f"{len(given) - logged} of {len(given)} answers are not in the agent's own log")
+        notes.append(f"{len(given) - logged} of {len(given)} answers were not found in the agent's own log")
     return LogComparison(None, tuple(notes))
 
 

@@ -16,8 +16,8 @@ from orchestrator.instance_io import CappedFile
 from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, skeletons
 from orchestrator.journal import Journal
 from orchestrator.kept_changes import ChangeList
-from orchestrator.log_archive import Packer, packed_on_the_way
-from orchestrator.own_logs import OwnLogs, kept_logs
+from orchestrator.log_archive import Packer
+from orchestrator.own_logs import Bounds, OwnLogs, kept_logs
 from orchestrator.protocol import sampling_seed
 from orchestrator.task_check import broken_by_oracle
 from orchestrator.trial_control import KILLED, TrialControl
@@ -165,13 +165,13 @@ class _Trial:
         return Ending("invalid", excluded)
 
     def _compare_log(self, journal: Journal) -> answers.LogComparison:
-        """The agent's own log against the journal; it is kept, compressed, for `sia log show --own`."""
+        """The agent's own log against the journal; all of it is kept, compressed, for `sia log show --own`."""
         if self.data is None:
             return answers.compare_log(journal, ())
-        logs = OwnLogs(self.data.upper)
+        logs = OwnLogs(self.data.upper, self._log_bounds(journal), self._go_on)
         try:
             with Packer(kept_logs(self.spec.directory)) as packer:
-                files = packed_on_the_way(logs, packer)
+                files = logs.keep(packer)
                 compared = answers.compare_log(journal, files, self.control)
                 for _ in files:  # the comparison ends at the first answer that nobody gave
                     pass
@@ -180,6 +180,17 @@ class _Trial:
             self.notes.append(f"the agent's own log was not kept: {error.strerror}")
         self.notes += [*compared.notes, *logs.notes]
         return compared
+
+    def _log_bounds(self, journal: Journal) -> Bounds:
+        """A log of every answer that was given is compared whole, and kept whole."""
+        asked = [exchange.asked.size for exchange in journal.replies() if exchange.kind == "infer"]
+        disk = self.limits.disk_mb
+        return Bounds(len(asked), sum(asked), None if disk is None else disk << 20)
+
+    def _go_on(self) -> None:
+        """In what takes long after the instance has ended. Raises Stopped when the campaign ends all its trials."""
+        if self.control.stopping:
+            raise Stopped
 
     def _changes(self) -> int:
         """How many paths the instance changed (the first are kept, with those of its data behind them). What can't be

@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from sandbox.errors import UnsafePath
 
@@ -52,22 +53,28 @@ def open_beneath(root: Path, relative: str, flags: int = os.O_RDONLY) -> int:
     raise UnsafePath(f"can't be read ({os.strerror(code)})", where=where)
 
 
-def read_file(root: Path, relative: str, max_bytes: int) -> bytes:
-    """Up to `max_bytes` of the regular file `relative` below `root`.
+def open_file(root: Path, relative: str) -> BinaryIO:
+    """The regular file `relative` below `root`, open for reading; close it. It may be sparse and seem very large.
 
     Raises FileNotFoundError, or UnsafePath for symlinks anywhere below root, `..`, and everything but regular files.
     """
     handle = open_beneath(root, relative, os.O_PATH)  # opens nothing yet, so a FIFO or a device notices nothing
-    return _content(handle, max_bytes, f"{root}/{relative}")
+    return _opened(handle, f"{root}/{relative}")
+
+
+def read_file(root: Path, relative: str, max_bytes: int) -> bytes:
+    """Up to `max_bytes` of the regular file `relative` below `root`. Raises as `open_file`."""
+    return _content(open_file(root, relative), max_bytes)
 
 
 def read_at(directory: int, name: str, max_bytes: int, where: str) -> bytes:
-    """Up to `max_bytes` of the regular file `name` (no path) in an open directory. Raises as `read_file`."""
-    return _content(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), max_bytes, where)
+    """Up to `max_bytes` of the regular file `name` (no path) in an open directory. Raises as `open_file`."""
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    return _content(_opened(handle, where), max_bytes)
 
 
-def _content(handle: int, max_bytes: int, where: str) -> bytes:
-    """Content of what an O_PATH descriptor names, if it is a regular file. Closes it."""
+def _opened(handle: int, where: str) -> BinaryIO:
+    """What an O_PATH descriptor names, open for reading, if it is a regular file. Closes the descriptor."""
     try:
         found = os.fstat(handle)
         if stat.S_ISLNK(found.st_mode):
@@ -80,5 +87,10 @@ def _content(handle: int, max_bytes: int, where: str) -> bytes:
             raise UnsafePath(f"can't be read ({error.strerror})", where=where) from None
     finally:
         os.close(handle)
-    with open(descriptor, "rb") as file:
-        return file.read(min(max_bytes, found.st_size))  # reading takes as much memory as it is asked for
+    return open(descriptor, "rb")
+
+
+def _content(file: BinaryIO, max_bytes: int) -> bytes:
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        return file.read(min(max_bytes, size))  # reading takes as much memory as it is asked for

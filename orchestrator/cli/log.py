@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json as jsonlib
 import re
 import sys
@@ -144,16 +145,22 @@ def _show_own(journal: Journal, number: int | None) -> int:
     archive = LogArchive(file)
     if number is None:
         print("\n".join(one_line(name, 120) for name in archive.names))
+        for cut in archive.cuts:
+            print(one_line(cut, 300), file=sys.stderr)
         return 0
-    name = next((name for name in archive.names if name == f"{number:08d}.xml"), None)
-    if name is None:
-        raise UsageError(f"{id} has no own log of iteration {number}", fix=f"`sia log show {id} --own` lists them")
-    content = archive.read(name)
-    if sys.stdout.isatty():
-        print(printable(content.decode("utf-8", "replace")))
-    else:
-        sys.stdout.buffer.write(content)
-        sys.stdout.flush()
+    name = f"{number:08d}.xml"
+    if name not in archive.names:
+        what = "; ".join([f"{id} has no own log of iteration {number}", *(one_line(cut, 300) for cut in archive.cuts)])
+        raise UsageError(what, fix=f"`sia log show {id} --own` lists them")
+    harmless = codecs.getincrementaldecoder("utf-8")("replace") if sys.stdout.isatty() else None
+    for piece in archive.pieces(name):
+        if harmless is None:
+            sys.stdout.buffer.write(piece)
+        else:
+            print(printable(harmless.decode(piece)), end="")
+    sys.stdout.flush()
+    if missing := archive.missing(name):
+        print(f"{missing:,} bytes are missing at its end: they were not kept", file=sys.stderr)
     return 0
 
 

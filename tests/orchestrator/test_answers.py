@@ -153,7 +153,7 @@ def test_an_honest_log_passes_in_any_form(journal: Journal, tmp_path: Path) -> N
     assert found.tampering is None
     assert found.notes == (
         "2 files of the agent's own log have another format",
-        "3 of 8 answers are not in the agent's own log",
+        "3 of 8 answers were not found in the agent's own log",
     )
 
 
@@ -196,7 +196,7 @@ def test_empty_answers_in_a_log_stand_for_none(journal: Journal) -> None:
     give(journal, "<stop/>")
     assert answers.compare_log(journal, logged("", " ")).notes == (
         "2 answers in the agent's own log are empty, where none was",
-        "1 of 1 answers are not in the agent's own log",
+        "1 of 1 answers were not found in the agent's own log",
     )
 
 
@@ -261,7 +261,12 @@ def test_logs_that_are_too_much_are_noted(tmp_path: Path, monkeypatch: pytest.Mo
     (place / "0-link").symlink_to("/etc/passwd")
     logs = own_logs.OwnLogs(tmp_path)
     assert [name for name, _ in logs] == ["0.xml", "1.xml", "2.xml"]
-    assert len(logs.notes) == 2 and "more than 10 bytes" in logs.notes[0] and "too much" in logs.notes[1]
+    assert logs.notes == (
+        "the agent's own log: 1 files were compared up to 10 bytes, the first: 1.xml",
+        "the agent's own log: from 3.xml on it was not compared with the journal: it is too much",
+    )
+    enough = own_logs.OwnLogs(tmp_path, own_logs.Bounds(answers=3))
+    assert len(list(enough)) == 5 and len(enough.notes) == 1, "a log of all answers is compared whole"
 
 
 CLOSED = """
