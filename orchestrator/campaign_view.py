@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import locks
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.home import Home
 
 BASELINE = "baseline"
+DIED = "died"  # `running` is stored, but the process that ran it is gone; one that was asked to stop is `interrupted`
+RESUMABLE = ("interrupted", DIED)  # what `sia campaign resume` goes on with
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,11 @@ class CampaignView:
 def lock_path(home: Home, campaign: str) -> Path:
     """Held by the process that runs the campaign (`locks.holder`)."""
     return home.run / f"campaign-{campaign}.lock"
+
+
+def state_of(home: Home, campaign: str, state: str) -> str:
+    """What people are shown: the stored `state`, or DIED."""
+    return DIED if state == "running" and locks.holder(lock_path(home, campaign)) is None else state
 
 
 def resolve(connection: sqlite3.Connection, name: str) -> str:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from orchestrator import database
-from orchestrator.campaign_view import CampaignView, load, resolve
+from orchestrator.campaign_view import RESUMABLE, CampaignView, load, resolve, state_of
 from orchestrator.errors import UsageError
 from orchestrator.home import Home, locate, open_home
-from orchestrator.locks import holder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,13 +95,6 @@ def report(campaign: Id = "last", /, *, json: Json = False) -> int:
     return 0
 
 
-def state_of(home: Home, campaign: str, state: str) -> str:
-    """The stored state, or `stopped` where the process that ran it is gone."""
-    from orchestrator.campaign_view import lock_path
-
-    return "stopped" if state == "running" and holder(lock_path(home, campaign)) is None else state
-
-
 def show_result(home: Home, campaign: str, *, json: bool) -> int:
     """Print a campaign as it is now."""
     return _print(_load(home, campaign), json=json)
@@ -143,7 +135,7 @@ def _print(view: CampaignView, *, json: bool, trials: bool = False) -> int:
 
 def _hint(view: CampaignView) -> None:
     better = [arm for arm, verdict in view.verdicts.items() if verdict["verdict"] == "better"]
-    if view.state in ("interrupted", "stopped"):
+    if view.state in RESUMABLE:
         print(f"go on with: sia campaign resume {view.id}", file=sys.stderr)
     elif len(better) == 1:
         print(f"next: sia promote {better[0]} --campaign {view.id}", file=sys.stderr)

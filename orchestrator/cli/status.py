@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from orchestrator.campaign_view import state_of
 from orchestrator.cli.promote_lines import SAYS, promotion_line
 from orchestrator.errors import ConfigError
 from orchestrator.home import Home, locate
@@ -68,7 +69,7 @@ def look(home: Home) -> dict[str, Any]:
             with closing(_connect(home)) as connection:
                 _ledger(connection, values)
                 _running(connection, values)
-                _campaigns(connection, values)
+                _campaigns(home, connection, values)
         except sqlite3.Error as error:
             fix = "restore the file, or use the SIA version that wrote it"
             raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
@@ -116,17 +117,17 @@ def _running(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
             values["tests"].append(instance)
 
 
-def _campaigns(connection: sqlite3.Connection, values: dict[str, Any]) -> None:
+def _campaigns(home: Home, connection: sqlite3.Connection, values: dict[str, Any]) -> None:
     query = (
         "SELECT campaign.id, campaign.state, campaign.file, count(trial.id) AS trials,"
         " coalesce(sum(trial.state = 'done'), 0) AS done"
         " FROM campaign LEFT JOIN trial ON trial.campaign = campaign.id"
         " WHERE campaign.state IN ('running', 'interrupted') GROUP BY campaign.id ORDER BY campaign.created"
     )
-    values["campaigns"] = [
-        dict(row) | {"stopping": row["state"] == "running" and was_asked_to_stop(connection, row["id"])}
-        for row in connection.execute(query)
-    ]
+    for row in connection.execute(query):
+        state = state_of(home, row["id"], row["state"])
+        stopping = state == "running" and was_asked_to_stop(connection, row["id"])
+        values["campaigns"].append(dict(row) | {"state": state, "stopping": stopping})
 
 
 def lines(values: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.campaign_view import BASELINE, ArmRow, CampaignView, TaskRow, TrialRow, load, lock_path, resolve
+from orchestrator.campaign_view import BASELINE, DIED, CampaignView, TrialRow, load, lock_path, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.home import Home
 from orchestrator.watch import reading
@@ -53,8 +53,6 @@ class CampaignFeed:
         self._version: int | None = None
         self._serial = 0
         self._trials: dict[str, TrialRow] = {}
-        self._arms: tuple[ArmRow, ...] = ()
-        self._tasks: tuple[TaskRow, ...] = ()
         self._view: CampaignView | None = None
         self._signature: tuple[object, ...] = ()
         self._parallel = 0
@@ -179,7 +177,7 @@ class CampaignFeed:
         if self._owned:
             return view
         cut_off = (replace(trial, state="planned") if trial.state == "running" else trial for trial in view.trials)
-        return replace(view, state="stopped", trials=tuple(cut_off))  # a resume runs them again from their start
+        return replace(view, state=DIED, trials=tuple(cut_off))  # a resume runs them again from their start
 
     # -- judging ------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections import deque
 
+from orchestrator.campaign_view import DIED
 from orchestrator.errors import ConfigError
 from orchestrator.home import Home
 from orchestrator.watch import reading
@@ -217,7 +218,7 @@ class Feed:
     def _with_owner(self, line: CampaignLine) -> CampaignLine:
         if line.state != "running" or self._owned.get(line.id):
             return line
-        return CampaignLine(**{**line.__dict__, "state": "stopped", "running": 0})
+        return CampaignLine(**{**line.__dict__, "state": DIED, "running": 0})
 
 
 def _ledger(db: sqlite3.Connection) -> LedgerNow | None:

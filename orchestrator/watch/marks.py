@@ -27,7 +27,7 @@ STATES: dict[str, tuple[str, str]] = {  # state: sign, style
     "done": ("✓", "green"),
     "completed": ("✓", "green"),
     "interrupted": ("‖", "yellow"),
-    "stopped": ("x", "yellow"),
+    "died": ("x", "yellow"),
     "failed": ("x", "red"),
     "limit": ("!", "yellow"),
     "crashed": ("x", "red"),

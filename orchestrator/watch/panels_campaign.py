@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.campaign_view import BASELINE, TaskRow, TrialRow
+from orchestrator.campaign_view import BASELINE, RESUMABLE, TaskRow, TrialRow
 from orchestrator.panels import STYLES, difference, factor, forgeability_mark, forgeability_notes
 from orchestrator.untrusted import one_line
 from orchestrator.watch import marks
@@ -127,7 +127,7 @@ def _left(now: CampaignNow) -> str:
 def _next(now: CampaignNow) -> Text:
     """What a person can do with it now."""
     view = now.view
-    if view.state in ("interrupted", "stopped"):
+    if view.state in RESUMABLE:
         return Text(f" go on with: sia campaign resume {view.id}", "bold")
     better = [arm for arm, verdict in view.verdicts.items() if verdict["verdict"] == "better"]
     if view.state == "done" and better and now.current:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from orchestrator.campaign_view import RESUMABLE
 from orchestrator.cli.promote_lines import SAYS
 from orchestrator.untrusted import one_line
 from orchestrator.watch import marks
@@ -189,7 +190,7 @@ def instances(snapshot: Snapshot, width: int) -> RenderableType:
 def nothing_runs(snapshot: Snapshot) -> Text:
     """What to do next, where nothing runs."""
     steps = []
-    left = next((one for one in snapshot.campaigns if one.state in ("interrupted", "stopped")), None)
+    left = next((one for one in snapshot.campaigns if one.state in RESUMABLE), None)
     if left is not None:
         steps.append((f"sia campaign resume {left.id}", f"finish it: {left.done} of {left.trials} trials are done"))
     better = next(

@@ -71,7 +71,7 @@ def test_killed_at_three_random_moments_and_resumed(
         now = finished(place, "c0002")
         assert kept.items() <= now.items(), "a finished trial was touched"
         kept = now
-        assert place.shown("c0002")["state"] == "stopped"
+        assert place.shown("c0002")["state"] == "died"
         words = ["campaign", "resume", "c0002"]
     place.sia(*words)
     assert kept.items() <= finished(place, "c0002").items(), "a finished trial ran again"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import database
+from orchestrator import database, locks, requests
+from orchestrator.campaign_view import lock_path
 from orchestrator.cli.status import lines, look
 from orchestrator.generations import Ledger
 from orchestrator.home import Home, open_home
@@ -63,6 +64,21 @@ def test_what_a_dead_process_left_is_an_orphan(home: Home) -> None:
     found = look(home)
     assert [orphan["id"] for orphan in found["orphans"]] == ["t1"]
     assert found["tests"] == []
+
+
+def test_a_campaign_whose_process_is_gone_has_died(home: Home) -> None:
+    with closing(database.connect(home.database)) as connection:
+        connection.execute(
+            "INSERT INTO campaign (id, created, file, spec, baseline, state)"
+            " VALUES ('c1', 1, 'f.toml', '{}', 'b', 'running')"
+        )
+        requests.finish(connection, requests.ask(connection, "stop_campaign", "c1"), "it stops")  # before it was killed
+    found = look(home)
+    assert [(each["state"], each["stopping"]) for each in found["campaigns"]] == [("died", False)]
+    assert any(line.endswith("c1, died: 0/0 trials, f.toml") for line in lines(found))
+    with locks.hold(lock_path(home, "c1"), "it runs", "wait"):
+        found = look(home)
+    assert [(each["state"], each["stopping"]) for each in found["campaigns"]] == [("running", True)]
 
 
 def test_names_of_others_can_not_write_to_the_terminal(home: Home) -> None:

@@ -166,12 +166,12 @@ def test_time_between_a_stop_and_a_resume_does_not_count(running: Running, feed:
     assert feed.poll().seconds == pytest.approx(20, abs=1)
 
 
-def test_it_is_stopped_when_its_process_is_gone(running: Running) -> None:
+def test_it_has_died_when_its_process_is_gone(running: Running) -> None:
     running.start(0)
     lock_path(running.home, running.id).write_text("99999999\n", encoding="ascii")
     with closing(CampaignFeed(running.home, running.id)) as feed:
         now = feed.poll()
-    assert (now.view.state, now.running, now.view.trials[0].state) == ("stopped", 0, "planned")
+    assert (now.view.state, now.running, now.view.trials[0].state) == ("died", 0, "planned")
 
 
 def test_a_baseline_that_is_not_main_can_not_be_promoted_from(running: Running, feed: CampaignFeed) -> None:

@@ -210,7 +210,7 @@ def test_a_process_id_that_is_used_again_is_no_owner(home: Home) -> None:
     assert reading.owner(path) is None
 
 
-def test_a_campaign_without_its_process_is_stopped(home: Home, feed: Feed) -> None:
+def test_a_campaign_without_its_process_has_died(home: Home, feed: Feed) -> None:
     with closing(database.connect(home.database)) as connection:
         connection.execute(
             "INSERT INTO campaign (id, created, file, spec, baseline, state)"
@@ -221,7 +221,7 @@ def test_a_campaign_without_its_process_is_stopped(home: Home, feed: Feed) -> No
             " VALUES ('c1t1', 'c1', 'baseline', 't', 1, 0, 'running')"
         )
     (line,) = feed.poll().campaigns
-    assert (line.state, line.trials, line.running) == ("stopped", 1, 0)
+    assert (line.state, line.trials, line.running) == ("died", 1, 0)
     with locks.hold(home.run / "campaign-c1.lock", "it runs", "wait"), Feed(home) as other:
         (line,) = other.poll().campaigns
         assert (line.state, line.running) == ("running", 1)
