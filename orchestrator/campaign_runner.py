@@ -66,7 +66,6 @@ class Runner:
         self.stop = stop  # set by a signal or by what makes going on useless
         self.error: SiaError | None = None
         self.stopped_by: str | None = None  # the person who asked it to start no more trials
-        self.tampered_baseline: str | None = None
         self.steps = TrialSteps(self)
         self._wake = threading.Event()
         self._changed = threading.Condition(board.lock)
@@ -202,7 +201,6 @@ class Runner:
         else:
             self._streak.clear()
         if record.disqualified and record.arm == BASELINE:
-            self.tampered_baseline = f"trial {record.id}: {record.disqualified}"
             self.stop.set()
             return "; the campaign can't go on"
         if record.disqualified and record.arm not in self.board.out:

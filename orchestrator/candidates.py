@@ -35,7 +35,6 @@ class Candidate:
     """Hash of the tree that holds J's agent paths alone."""
     left_out: tuple[str, ...]
     """Paths outside the agent paths that the candidate changed and that do not come along, sorted."""
-    requirements_changed: bool
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,8 @@ def prepare(repo: Repository, settings: Settings, name: str, generation: str) ->
         if agent.oid != theirs.agent.oid:
             files(objects, agent, where)
         judged = _judged_commit(repo, scratch, mine, theirs, common, whole.oid, name)
-        needs = [entries(objects, tree, [settings.agent.requirements]) for tree in (mine.commit.tree, whole.oid)]
     left_out = _left_out(repo, mine, theirs, common, paths)
-    return Candidate(name, proposed, judged, agent.oid, left_out, needs[0] != needs[1])
+    return Candidate(name, proposed, judged, agent.oid, left_out)
 
 
 def _side(objects: Objects, oid: str, paths: Sequence[str]) -> _Side:
@@ -170,19 +168,19 @@ def commit_lock(home: Home, commit: str) -> Path:
     return home.uses / commit
 
 
-def build(home: Home, settings: Settings, commit: str, *, root: Path | None = None) -> AgentBuild:
+def build(home: Home, settings: Settings, commit: str) -> AgentBuild:
     """Export, environment and bundle of a judged commit or a generation; each exists already after the first call.
 
-    `root` is where the export goes (default `home.exports`; the ledger passes `home.generations`). Raises Refused when
-    the environment is missing and `[agent] build_environments` is false. All of it is in use (`orchestrator.uses`)
-    until this process ends.
+    The export goes to `home.generations`, for trials as for the main instance. Raises Refused when the environment is
+    missing and `[agent] build_environments` is false. All of it is in use (`orchestrator.uses`) until this process
+    ends.
     """
     repo = Repository(home).ensure()
     uses.use(commit_lock(home, commit))
     agent = settings.agent
     requirements = repo.file(commit, agent.requirements) or b""
     environment = agent_environment(home, requirements, build=agent.build_environments)
-    export = repo.export(commit, agent.paths, root or home.exports)
+    export = repo.export(commit, agent.paths, home.generations)
     schema = next((path for path in agent.paths if path.split("/")[-1] == SCHEMA), SCHEMA)
     return AgentBuild(
         commit=commit,

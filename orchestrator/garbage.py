@@ -193,7 +193,7 @@ def _commit_of(item: Item) -> str | None:
 
 def _listed(home: Home, before: float, left: list[str]) -> Iterator[Item]:
     """Everything of the kinds that exist once and are shared, if made before that time (Unix seconds)."""
-    for root in dict.fromkeys((home.exports, home.generations, home.root / "exports")):  # the last: older versions
+    for root in (home.generations, home.root / "exports"):  # the last: older versions
         for path in _directories(root):
             if COMMIT.fullmatch(path.name):
                 yield from _aged("export", path, before, commit_lock(home, path.name))

@@ -130,7 +130,6 @@ class BundleHeader:
     """The text before a bundle's pack. `pack` is where the pack starts."""
 
     references: Mapping[str, str]
-    prerequisites: tuple[str, ...]
     pack: int
 
 
@@ -140,28 +139,28 @@ def parse_bundle(content: bytes) -> BundleHeader:
     if first not in (b"# v2 git bundle", b"# v3 git bundle"):
         raise ValueError("not a git bundle")
     references: dict[str, str] = {}
-    prerequisites: list[str] = []
+    lines = 0
     position = len(first) + 1
     while True:
         end = content.find(b"\n", position, position + 8192)
-        if end < 0 or len(references) + len(prerequisites) > 1000:
+        if end < 0 or lines > 1000:
             raise ValueError("its header is damaged")
         line = content[position:end].decode("utf-8", "replace")
-        position = end + 1
+        position, lines = end + 1, lines + 1
         if not line:
             break
         if line.startswith("@"):
             if line != "@object-format=sha1":
                 raise ValueError(f"it uses {line[1:60]!r}, which is not supported")
-        elif found := re.fullmatch(r"-([0-9a-f]{40})(?: .*)?", line):
-            prerequisites.append(found[1])
+        elif re.fullmatch(r"-[0-9a-f]{40}(?: .*)?", line):
+            pass  # a prerequisite: git looks whether it is there
         elif found := re.fullmatch(r"([0-9a-f]{40}) (\S+)", line):
             references[found[2]] = found[1]
         else:
             raise ValueError("its header is damaged")
     if content[position : position + 4] != b"PACK":
         raise ValueError("it holds no pack")
-    return BundleHeader(references, tuple(prerequisites), position)
+    return BundleHeader(references, position)
 
 
 def encode_bundle_header(tip: str) -> bytes:

@@ -30,13 +30,9 @@ class Home:
         return self.root / "repo.git"
 
     @property
-    def exports(self) -> Path:
-        """Agent paths of judged commits, read-only. The same place as `generations`: an instance sees its path."""
-        return self.generations
-
-    @property
     def generations(self) -> Path:
-        """`generations/<commit>/`: immutable exports that the main instance runs from."""
+        """`generations/<commit>/`: immutable exports of agent paths, of generations and of judged commits alike: an
+        instance sees the path of what it runs from."""
         return self.root / "generations"
 
     @property

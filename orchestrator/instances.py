@@ -51,21 +51,6 @@ class InstanceSetup:
     rootfs: Path | None = None  # the system that it runs in, instead of the host's
 
 
-def data_skeleton(directory: Path) -> Path:
-    """A lowest layer for /root/data: the four directories, empty. Made once below `directory`; returns its path.
-
-    The caller gives it to the sandbox uid (`host.own`): copying up a directory of an unmapped uid fails inside.
-    """
-    root = directory / "data-skeleton"
-    _fill_skeleton(root)
-    return root
-
-
-def _fill_skeleton(root: Path) -> None:
-    for name in DATA_DIRECTORIES:
-        (root / name).mkdir(parents=True, exist_ok=True)
-
-
 @dataclass(frozen=True)
 class Skeletons:
     """Lowest layers that all instances of one state directory share: an empty workdir, and an empty /root/data."""
@@ -80,7 +65,8 @@ def skeletons(host: Host, state: Path) -> Skeletons:
     made = Skeletons(*(root / neutral.name(state, name) / neutral.FILES for name in ("app", "data")))
     for path in (made.app, made.data):
         path.mkdir(parents=True, exist_ok=True)
-    _fill_skeleton(made.data)
+    for name in DATA_DIRECTORIES:
+        (made.data / name).mkdir(parents=True, exist_ok=True)
     host.own(root)
     return made
 

@@ -87,13 +87,6 @@ class Progress:
         """No more trials."""
 
 
-class Quiet(Progress):
-    """Nothing at all, for callers that show something themselves."""
-
-    def say(self, text: str) -> None:
-        """Not said."""
-
-
 class LivePanel(Progress):
     """A panel that redraws itself; what is worth keeping is printed above it."""
 

@@ -137,7 +137,7 @@ def _approved(ledger: Ledger, by: str) -> Promotion:
 
 def _verified(home: Home, settings: Settings, judged: Judged) -> AgentBuild:
     """The export that main would run from, with the tree that was judged."""
-    made = build(home, settings, judged.judged, root=home.generations)
+    made = build(home, settings, judged.judged)
     if made.tree != judged.tree:
         fix = "judge the candidate again"
         raise Failed(f"the tree is {made.tree[:12]}, judged was {judged.tree[:12]}", where=judged.arm, fix=fix)

@@ -9,7 +9,6 @@ an instance that is losing may have found a way to end it.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -152,14 +151,6 @@ def keep_files(trials: Path, view: CampaignView, trial: str) -> None:
     place = trials / trial
     if place.exists():
         place.rename(place.with_name(f"{trial}.{len(attempts_of(view, trial)) + 1}"))
-
-
-def record_of(connection: sqlite3.Connection, attempt: Attempt) -> dict[str, object]:
-    """The whole record that was set aside."""
-    query = "SELECT record FROM trial_attempt WHERE trial = ? AND attempt = ?"
-    row = connection.execute(query, (attempt.trial, attempt.number)).fetchone()
-    found: dict[str, object] = json.loads(row["record"] or "{}")
-    return found
 
 
 def with_notes(verdicts: dict[str, Verdict], view: CampaignView) -> dict[str, Verdict]:

@@ -204,7 +204,7 @@ class Supervisor:
         label = f"generation {generation.number}"
         self._ledger.begin_launch(nonce, count_taken(self._home, data))
         try:
-            made = build(self._home, self._settings, generation.commit, root=self._home.generations)
+            made = build(self._home, self._settings, generation.commit)
             self._main = MainInstance(self._room, made, data, nonce, valid_answer(made.schema))
         except (SiaError, OSError) as error:
             cause = f"could not be launched: {error.what if isinstance(error, SiaError) else error}"

@@ -51,10 +51,3 @@ class TrialRecord:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
         return asdict(self) | {"notes": list(self.notes), "connections": list(self.connections)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> TrialRecord:
-        """The inverse of `to_json`. Unknown keys are ignored, so that newer records can be read."""
-        known = {key: value for key, value in values.items() if key in cls.__dataclass_fields__}
-        sequences = {name: tuple(values.get(name, ())) for name in ("notes", "connections")}
-        return cls(**known | sequences)

@@ -11,7 +11,6 @@ from rich.text import Text
 
 Row = TypeVar("Row")
 MARGIN = 1  # blank columns at each side of a table
-LEAST = 6  # cells that a flexible column keeps
 
 
 @dataclass(frozen=True)

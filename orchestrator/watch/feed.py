@@ -21,7 +21,6 @@ from orchestrator.watch.values import (
     LedgerNow,
     OrphanLine,
     PromotionLine,
-    ProposalLine,
     RequestLine,
     Snapshot,
     Supervisor,
@@ -56,7 +55,6 @@ class Feed:
         self._stored: tuple[CampaignLine, ...] = ()
         self._counts: dict[str, tuple[object, int, int, int]] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS)
-        self._proposals: tuple[ProposalLine, ...] = ()
         self._requests: tuple[RequestLine, ...] = ()
         self._supervisor: Supervisor | None = None
         self._owned: dict[str, bool] = {}
@@ -104,7 +102,6 @@ class Feed:
             campaigns=campaigns,
             events=tuple(self._events),
             orphans=(*gone, *self._left),
-            proposals=self._proposals,
             requests=tuple(one for one in self._requests if one.result is None or one.time > now - _ANSWERED),
             problem=problem,
         )
@@ -160,8 +157,6 @@ class Feed:
         newest = self._events[-1].id if self._events else 0
         query = "SELECT id, time, kind, subject, text FROM event WHERE id > ? ORDER BY id DESC LIMIT ?"
         self._events.extend(Event(*row) for row in reversed(db.execute(query, (newest, EVENTS)).fetchall()))
-        query = "SELECT id, branch, why, origin, created, commit_id FROM proposal ORDER BY id DESC LIMIT 50"
-        self._proposals = tuple(ProposalLine(*row) for row in db.execute(query))
         query = (
             "SELECT id, time, kind, subject, text, asked_by, taken, refused, result FROM request"
             " WHERE id IN (SELECT id FROM request WHERE taken IS NULL)"

@@ -15,7 +15,7 @@ from orchestrator.watch import marks
 from orchestrator.watch.columns import Column
 from orchestrator.watch.context_tree import Node, tree
 from orchestrator.watch.iterations import Iterations, Line, Live, Message
-from orchestrator.watch.texts import block, rows
+from orchestrator.watch.texts import block
 
 _LATEST = 12  # iterations in the list of a printed detail
 
@@ -174,11 +174,6 @@ def conversation(sent: Sequence[Message], output: str, width: int, *, lines: int
 def log(text: str, width: int, *, lines: int = 200) -> RenderableType:
     """stderr: the agent's own log, its end."""
     return block(text.rstrip("\n"), width, lines, tail=True) if text.strip() else Text(" nothing so far", "dim")
-
-
-def text_rows(text: str, width: int) -> list[Text]:
-    """A text as rows of a screen, harmless."""
-    return list(rows(text, width))
 
 
 def iteration(iterations: Iterations, n: int, width: int, *, lines: int = 200) -> RenderableType:

@@ -12,9 +12,6 @@ from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import Home
 from orchestrator.watch.values import Supervisor
 
-# A database that is moved away, damaged or locked for a moment: shown as a problem, and tried again.
-Unreadable = (sqlite3.Error, ConfigError)
-
 
 def connect(home: Home) -> sqlite3.Connection | None:
     """The database for looking; None while there is none. One of an older version is migrated first.

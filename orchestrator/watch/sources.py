@@ -60,35 +60,6 @@ class Texts:
         return self._header
 
 
-class Rows:
-    """A table or list whose lines are made on demand by `make(row, width)`, and kept while the row stays equal."""
-
-    def __init__(
-        self,
-        rows: Sequence[object],
-        make: Callable[[object, int], Text],
-        key: Callable[[object], Hashable],
-        header: Callable[[int], Text | None] = lambda width: None,
-    ) -> None:
-        self.rows = rows
-        self._make, self._key, self._header = make, key, header
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def line(self, n: int, width: int) -> Text:
-        """The row as a line."""
-        return self._make(self.rows[n], width)
-
-    def key(self, n: int) -> Hashable:
-        """What the row is about."""
-        return self._key(self.rows[n])
-
-    def header(self, width: int) -> Text | None:
-        """The table's head."""
-        return self._header(width)
-
-
 class Wrapped:
     """A long plain text, cleaned and folded to the width. Growing texts fold only what is new (`grow`).
 

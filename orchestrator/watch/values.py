@@ -137,18 +137,6 @@ class OrphanLine:
 
 
 @dataclass(frozen=True)
-class ProposalLine:
-    """A change that an instance proposed; it is named `proposal/<id>` in a campaign file."""
-
-    id: int
-    branch: str
-    why: str
-    origin: str
-    created: float
-    commit: str
-
-
-@dataclass(frozen=True)
 class RequestLine:
     """A step that a person asked for. `result` None = not answered yet."""
 
@@ -182,7 +170,6 @@ class Snapshot:
     campaigns: tuple[CampaignLine, ...]  # newest first
     events: tuple[Event, ...]  # newest last
     orphans: tuple[OrphanLine, ...]
-    proposals: tuple[ProposalLine, ...]  # newest first
     requests: tuple[RequestLine, ...] = ()  # unanswered ones, and those answered in the last minute
     problem: str | None = None
 

@@ -11,7 +11,7 @@ from orchestrator.broker import Budget, Line
 from orchestrator.engines.host import EngineHost
 from orchestrator.errors import ConfigError
 from orchestrator.exchanges import ExchangeStore
-from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, data_skeleton, instance_spec
+from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, instance_spec, skeletons
 from orchestrator.journal import Journal
 from sandbox.spec import Limits, Overlay
 from tests.orchestrator import trial_kit
@@ -68,14 +68,10 @@ def run(kit: TrialKit, number: int, engine: EngineHost, message: str = "do what 
     build = kit.agent()
     line = Line(engine, journal, Budget(iterations=100), build.schema, lambda ordinal: ordinal)
     line.start()
-    skeleton = data_skeleton(kit.directory / f"skeleton-{number}")
-    empty = kit.directory / f"empty-{number}"
-    empty.mkdir()
-    kit.host.own(skeleton)
-    kit.host.own(empty)
+    lowest = skeletons(kit.host, kit.home.root)
     layers = kit.home.cache / f"layers-{number}"
-    data = Overlay(AGENT_DATA, (skeleton,), *kit.host.make_upper(layers, "data"))
-    app = Overlay("/app", (empty,), *kit.host.make_upper(layers, "app"))
+    data = Overlay(AGENT_DATA, (lowest.data,), *kit.host.make_upper(layers, "data"))
+    app = Overlay("/app", (lowest.app,), *kit.host.make_upper(layers, "app"))
     setup = InstanceSetup(build, "/app", (app, data), {"SIA_DETERMINISTIC": "1"}, Limits(seconds=60.0))
     said = bytearray()
     with Instance.start(kit.host, setup, line, None, said.extend, kit.directory / f"stderr-{number}") as instance:

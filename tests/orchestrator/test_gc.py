@@ -53,7 +53,7 @@ def campaign(repo: AgentRepo, name: str, state: str, judged: str) -> None:
 def made(repo: AgentRepo, name: str) -> tuple[str, Path, Path]:
     """A candidate's commit, its export and its bundle, which no process has in hand."""
     commit = repo.repository.fetch_candidate(name)
-    export = repo.repository.export(commit, repo.settings.agent.paths, repo.home.exports)
+    export = repo.repository.export(commit, repo.settings.agent.paths, repo.home.generations)
     return commit, aged(export.path), aged(agent_history.bundle(repo.repository, commit, repo.settings.agent.paths))
 
 

@@ -183,7 +183,7 @@ def _everything_that_we_do(repo: AgentRepo) -> None:
         prepare(repository, repo.settings, "better", repository.head())
     except Refused:
         pass  # a merge conflict, in one vector
-    export = repository.export(commit, paths, repo.home.exports)
+    export = repository.export(commit, paths, repo.home.generations)
     bundle(repository, commit, paths)
     assert (export.path / "instance/new.py").read_text() == "NEW = 1\n"
     with pytest.raises(Refused):
@@ -199,7 +199,7 @@ def test_replacements_and_grafts_do_not_change_what_is_judged(agent_repo: AgentR
     (agent_repo.path / ".git/info/grafts").write_text(f"{true}\n")
     assert "shown" in agent_repo.git("show", "better:instance/text.py")
     commit = agent_repo.repository.fetch_candidate("better")
-    export = agent_repo.repository.export(commit, agent_repo.settings.agent.paths, agent_repo.home.exports)
+    export = agent_repo.repository.export(commit, agent_repo.settings.agent.paths, agent_repo.home.generations)
     assert (commit, (export.path / "instance/text.py").read_text()) == (true, "GREETING = 'true'\n")
 
 

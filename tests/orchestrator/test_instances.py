@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.agent_build import AgentBuild
 from orchestrator.broker import Budget, Line
-from orchestrator.instances import Instance, InstanceSetup, data_skeleton, instance_spec
+from orchestrator.instances import Instance, InstanceSetup, instance_spec, skeletons
 from orchestrator.journal import Journal
 from sandbox.spec import Bind, Limits, Overlay, SandboxSpec
 from tests.orchestrator import trial_kit
@@ -85,8 +85,7 @@ def start(kit: TrialKit) -> Iterator[Start]:
             line = Line(engine, journal, Budget(), b"", lambda n: n)
             line.start()
             stack.callback(line.close)
-            skeleton = data_skeleton(kit.home.cache)
-            kit.host.own(skeleton)
+            skeleton = skeletons(kit.host, kit.home.root).data
             uppers = kit.home.root / "uppers"
             overlays = (
                 Overlay("/app", (kit.tools.empty,), *kit.host.make_upper(uppers, "a")),

@@ -107,10 +107,6 @@ def test_a_frozen_level_is_one_more_layer_and_nothing_else(same_program: TrialKi
     assert first == later
 
 
-def test_exports_of_main_and_of_trials_are_the_same_place(kit: TrialKit) -> None:
-    assert kit.home.exports == kit.home.generations
-
-
 def test_a_conformance_check_sees_what_the_others_see(same_program: TrialKit, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = same_program
     outputs: list[bytearray] = []

@@ -44,7 +44,7 @@ def test_the_checkout_is_never_written(agent_repo: AgentRepo) -> None:
     before = digest(agent_repo.path)
     repository = agent_repo.repository
     commit = repository.fetch_candidate("better")
-    repository.export(commit, PATHS, agent_repo.home.exports)
+    repository.export(commit, PATHS, agent_repo.home.generations)
     repository.move_main(commit, repository.head())
     assert digest(agent_repo.path) == before
 
@@ -87,7 +87,7 @@ def test_objects_of_the_checkout_may_be_lost_later(agent_repo: AgentRepo) -> Non
     commit = agent_repo.repository.fetch_candidate("better")
     shutil.rmtree(agent_repo.path / ".git" / "objects")
     repository = Repository(agent_repo.home)
-    assert repository.export(commit, PATHS, agent_repo.home.exports).path.is_dir()
+    assert repository.export(commit, PATHS, agent_repo.home.generations).path.is_dir()
     assert repository.git.run("fsck", "--no-dangling") == b""
 
 
@@ -126,7 +126,7 @@ def test_nothing_of_a_foreign_checkout_is_executed(agent_repo: AgentRepo, tmp_pa
     before = digest(agent_repo.path)
     repository = agent_repo.repository
     commit = repository.fetch_candidate("better")
-    repository.export(commit, PATHS, agent_repo.home.exports)
+    repository.export(commit, PATHS, agent_repo.home.generations)
     with pytest.raises(Refused, match="no such branch"):
         repository.fetch_candidate("0123456789012345678901234567890123456789")  # a promisor would be asked for it
     assert not sprung.exists(), sprung.read_text()
@@ -141,10 +141,10 @@ def test_export_is_complete_read_only_and_agent_paths_only(agent_repo: AgentRepo
         (agent_repo.path / "tools" / "dangling").symlink_to("nowhere")
         commit = agent_repo.commit({})
         repository = agent_repo.repository
-        export = repository.export(commit, PATHS, agent_repo.home.exports)
+        export = repository.export(commit, PATHS, agent_repo.home.generations)
     finally:
         os.umask(old)
-    assert export.path == agent_repo.home.exports / commit
+    assert export.path == agent_repo.home.generations / commit
     assert sorted(path.name for path in export.path.iterdir()) == sorted(PATHS)
     assert (export.path / "tools" / "link").read_text().startswith("LINE_0")
     assert (export.path / "tools" / "naïve \n name").read_text() == "odd\n"
@@ -160,22 +160,24 @@ def test_export_is_complete_read_only_and_agent_paths_only(agent_repo: AgentRepo
 
 def test_export_of_nested_agent_paths(agent_repo: AgentRepo) -> None:
     commit = agent_repo.commit({"src/agent/core/a.py": "A = 1\n", "src/other.py": "B = 1\n"})
-    export = agent_repo.repository.export(commit, ("src/agent", "src/agent/core", "absent"), agent_repo.home.exports)
+    export = agent_repo.repository.export(
+        commit, ("src/agent", "src/agent/core", "absent"), agent_repo.home.generations
+    )
     found = {str(path.relative_to(export.path)) for path in export.path.rglob("*") if path.is_file()}
     assert {name for name in found if name.endswith(".py")} == {"src/agent/core/a.py"}
 
 
 def test_a_damaged_export_is_made_again(agent_repo: AgentRepo) -> None:
     repository = agent_repo.repository
-    first = repository.export(repository.head(), PATHS, agent_repo.home.exports)
+    first = repository.export(repository.head(), PATHS, agent_repo.home.generations)
     victim = first.path / "instance" / "text.py"
     victim.chmod(0o644)
     victim.write_text("changed\n")
-    again = repository.export(repository.head(), PATHS, agent_repo.home.exports)
+    again = repository.export(repository.head(), PATHS, agent_repo.home.generations)
     assert again == first
     assert victim.read_text().startswith("LINE_0")
     (first.path / "instance" / "extra.py").write_text("extra\n")
-    assert repository.export(repository.head(), PATHS, agent_repo.home.exports) == first
+    assert repository.export(repository.head(), PATHS, agent_repo.home.generations) == first
     assert not (first.path / "instance" / "extra.py").exists()
 
 
@@ -185,15 +187,15 @@ def test_concurrent_exports_agree(agent_repo: AgentRepo) -> None:
     code = (
         "import sys; from pathlib import Path; from orchestrator.home import open_home;"
         "from orchestrator.repository import Repository; h = open_home(Path(sys.argv[1]));"
-        f"print(Repository(h).export('{commit}', {PATHS!r}, h.exports).tree)"
+        f"print(Repository(h).export('{commit}', {PATHS!r}, h.generations).tree)"
     )
     argv = [sys.executable, "-c", code, str(agent_repo.path)]
     others = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     with ThreadPoolExecutor(4) as pool:
-        here = set(pool.map(lambda _: repository.export(commit, PATHS, agent_repo.home.exports).tree, range(8)))
+        here = set(pool.map(lambda _: repository.export(commit, PATHS, agent_repo.home.generations).tree, range(8)))
     there = {process.communicate()[0].strip() for process in others}
     assert here == there
-    assert [path.name for path in agent_repo.home.exports.iterdir()] == [commit]
+    assert [path.name for path in agent_repo.home.generations.iterdir()] == [commit]
 
 
 def test_move_main_is_compare_and_swap(agent_repo: AgentRepo) -> None:
@@ -254,7 +256,7 @@ def test_kill_at_any_moment_leaves_old_or_new(agent_repo: AgentRepo) -> None:
         target = b if repository.head() == a else a
         repository.fetch_candidate(target)
         repository.move_main(target, repository.head())
-        export = repository.export(target, ("instance",), agent_repo.home.exports)
+        export = repository.export(target, ("instance",), agent_repo.home.generations)
         assert exports.tree_hash(export.path) == export.tree
     assert repository.git.run("fsck", "--no-dangling") == b""
     assert not list(agent_repo.home.root.glob(".repo-*"))
@@ -402,13 +404,13 @@ repository.ensure()
 fill()
 head = repository.head()
 attempt(lambda: repository.fetch_candidate("big"))
-attempt(lambda: repository.export(head, ["instance"], home.exports))
+attempt(lambda: repository.export(head, ["instance"], home.generations))
 attempt(lambda: repository.set_ref("refs/sia/x/1", head))
 attempt(lambda: agent_environment(home, b"", build=True))
 (home.root / "filler").unlink()
 assert repository.head() == head
 repository.move_main(repository.fetch_candidate("big"), head)
-repository.export(head, ["instance"], home.exports)
+repository.export(head, ["instance"], home.generations)
 assert repository.git.run("fsck", "--no-dangling") == b""
 """
 

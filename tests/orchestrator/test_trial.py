@@ -69,7 +69,8 @@ def test_the_standard_agent_completes(kit: TrialKit) -> None:
     assert archive.read("00000002.xml").startswith(b"<iteration system_prompt_hash=")
     journal = Journal.open(kit.store, record.journal)
     assert journal.verify().problem is None and journal.head == record.journal_head
-    assert TrialRecord.from_json(json.loads(json.dumps(record.to_json())) | {"newer": 1}) == record
+    values = record.to_json()
+    assert json.loads(json.dumps(values)) == values
 
 
 def test_exit_zero_without_work_gives_zero(kit: TrialKit) -> None:

@@ -166,7 +166,7 @@ def test_a_campaign_says_how_to_go_on(seen: Seen) -> None:
 
 def test_empty_views_say_what_to_do_next(seen: Seen, shown: Sample) -> None:
     nothing: dict[str, Any] = dict.fromkeys(
-        ("promotions", "instances", "campaigns", "events", "orphans", "proposals", "requests"), ()
+        ("promotions", "instances", "campaigns", "events", "orphans", "requests"), ()
     )
     empty = replace(seen.snapshot, supervisor=None, ledger=None, **nothing)
     never = GenerationsNow(0, None, (), ())
