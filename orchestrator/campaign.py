@@ -253,7 +253,8 @@ def _context(home: Home, setup: Setup) -> Iterator[TrialContext]:
 
 @contextmanager
 def _lock(home: Home, name: str) -> Iterator[None]:
-    with locks.hold(lock_path(home, name), f"campaign {name} is being run already", "wait for it, or end that process"):
+    fix = f"wait for it, or stop it in order: sia campaign stop {name}"
+    with locks.hold(lock_path(home, name), f"campaign {name} is being run already", fix):
         yield
 
 

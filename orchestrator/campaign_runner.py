@@ -165,7 +165,8 @@ class Runner:
             raise Stopped  # what the stop itself did to the trial can't be told from what the agent did
         if record.tree != self.trees[trial.arm]:
             what = f"the tree that ran is {record.tree[:12]}, to be judged is {self.trees[trial.arm][:12]}"
-            raise Failed(what, where=f"trial {trial.id}", fix="remove .sia/generations and resume")
+            fix = f"remove {self.builds[trial.arm].export}, which is made again: sia campaign resume {self.id}"
+            raise Failed(what, where=f"trial {trial.id}", fix=fix)
         self._ended(waiting, record)
 
     def _used(self, id: str, usage: Usage) -> None:

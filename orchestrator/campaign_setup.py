@@ -156,15 +156,10 @@ def with_conformance(setup: Setup, host: Host, say: Say) -> Setup:
 
 def _tasks(campaign: Campaign, root: Path, file: Path) -> tuple[Task, ...]:
     try:
-        tasks = tuple(find_tasks(campaign.tasks, root))
+        return tuple(find_tasks(campaign.tasks, root))
     except UsageError as error:  # a pattern that names no task: here it is the file that is wrong
         fix = f"{error.fix}; paths are relative to {root}"
         raise ConfigError(f"tasks: {error.what}", where=str(file), fix=fix) from None
-    names = [task.name for task in tasks]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"two tasks are called {twice[0]!r}", where=str(file), fix="rename one of the directories")
-    return tasks
 
 
 def _described(name: str, candidate: candidates.Candidate) -> str:

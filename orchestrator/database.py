@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,9 +37,35 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
+def look(path: Path) -> sqlite3.Connection | None:
+    """Open the database for reading; None while there is none. One of an older version is migrated first.
+
+    Raises ConfigError where it is damaged or was written by a newer version.
+    """
+    if not path.exists():
+        return None
+    connection = connect(path, read_only=True)
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != _steps()[-1][0]:
+            connect(path).close()
+    except sqlite3.Error as error:
+        connection.close()
+        fix = "restore the file, or use the SIA version that wrote it"
+        raise ConfigError(f"the database can't be read: {error}", where=str(path), fix=fix) from None
+    except ConfigError:
+        connection.close()
+        raise
+    return connection
+
+
+def _steps() -> list[tuple[int, Path]]:
+    """The migrations by number."""
+    return sorted((int(file.name.partition("_")[0]), file) for file in MIGRATIONS.glob("[0-9]*.sql"))
+
+
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Apply the migrations that `PRAGMA user_version` does not count yet, each in a transaction of its own."""
-    steps = sorted((int(re.match(r"\d+", file.name)[0]), file) for file in MIGRATIONS.glob("[0-9]*.sql"))  # type: ignore[index]
+    steps = _steps()
     newest = steps[-1][0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > newest:

@@ -225,8 +225,11 @@ def _explain_stop(home: Home, connection: sqlite3.Connection, name: str) -> str:
     campaign = resolve(connection, name)
     if holder(lock_path(home, campaign)) is None:
         state = connection.execute("SELECT state FROM campaign WHERE id = ?", (campaign,)).fetchone()["state"]
-        fix = "there is nothing to stop" if state == "done" else f"go on with it: sia campaign resume {campaign}"
-        raise UsageError(f"nobody runs campaign {campaign}", fix=fix)
+        over = state in ("done", "failed")
+        fix = f"go on with it: sia campaign resume {campaign}"
+        if over:
+            fix = f"there is nothing to stop; what became of it: sia campaign show {campaign}"
+        raise UsageError(f"nobody runs campaign {campaign}" + (f", it is {state}" if over else ""), fix=fix)
     count = "SELECT coalesce(sum(state = ?), 0) FROM trial WHERE campaign = ?"
     running, planned = (connection.execute(count, (s, campaign)).fetchone()[0] for s in ("running", "planned"))
     go_on = f"`sia campaign resume {campaign}` goes on later; nothing that was finished runs again."
@@ -274,11 +277,8 @@ def me() -> str:
 
 
 def _read(home: Home) -> sqlite3.Connection:
-    if not home.database.exists():
+    connection = database.look(home.database)
+    if connection is None:
         fix = "sia campaign run FILE, or sia supervise"
         raise UsageError("nothing has run here yet", where=str(home.root), fix=fix)
-    connection = database.connect(home.database, read_only=True)
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'request'").fetchone():
-        return connection
-    connection.close()
-    return database.connect(home.database)  # written by an older version: migrate
+    return connection

@@ -73,8 +73,12 @@ def action_of(exchange: Exchange) -> str | None:
     """The name of the first element of an answer, made of harmless characters; None if it is no answer."""
     if exchange.kind != "infer" or exchange.error is not None:
         return None
-    found = _ELEMENT.search(exchange.asked.prefix + exchange.reply[:4000])
-    return found[1] if found else "?"
+    return action_name(exchange.asked.prefix + exchange.reply[:4000]) or "?"
+
+
+def action_name(answer: str) -> str:
+    """The name of the first element in the beginning of an answer, made of harmless characters; "" if it has none."""
+    return found[1] if (found := _ELEMENT.search(answer)) else ""
 
 
 class RunningRows:

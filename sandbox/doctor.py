@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -105,7 +106,8 @@ def _verdict(host: Host, outcome: Outcome, broken: list[str]) -> list[Finding]:
         found = advice.advise(outcome.setup_error, host.bwrap)
         return [Finding("a launch", "fail", f"{found.cause}: {outcome.setup_error}", found.fix)]
     if outcome.exit_code != 0:
-        return [Finding("a launch", "fail", f"the probe did not end as it should: {outcome}")]
+        fix = "free memory and processor time, then try again; if it stays so, please report it"
+        return [Finding("a launch", "fail", f"the probe did not end as it should: {_ending(outcome)}", fix)]
     findings = [
         Finding("a launch", "ok", f"with everything, in {outcome.seconds * 1000:.0f} ms after the start signal")
     ]
@@ -117,6 +119,13 @@ def _verdict(host: Host, outcome: Outcome, broken: list[str]) -> list[Finding]:
         else:
             findings.append(Finding("promise", "ok", promise))
     return findings
+
+
+def _ending(outcome: Outcome) -> str:
+    """How a probe ended, in words."""
+    if outcome.limit is not None:
+        return f"the limit of its {outcome.limit} was reached after {outcome.seconds:.1f} s"
+    return f"signal {outcome.signal}" if outcome.signal is not None else f"exit code {outcome.exit_code}"
 
 
 def _kernel() -> Finding:
@@ -186,9 +195,18 @@ def _ramdisks(host: Host, place: Path) -> Finding:
         return Finding(topic, "note", error.what, error.fix)
     finally:
         host.remove(top)
-    if outcome.limit != "disk" or changes != {"old": "deleted", "new": "added"}:
-        detail = outcome.setup_error or f"not as they should be: {outcome}, {changes}"
-        return Finding(topic, "note", detail, 'keep them on disk (upper = "disk", which is the default)')
+    return _in_memory(topic, outcome, changes)
+
+
+def _in_memory(topic: str, outcome: Outcome, changes: Mapping[str, str]) -> Finding:
+    fix = 'keep them on disk (upper = "disk", which is the default)'
+    if outcome.setup_error is not None:
+        return Finding(topic, "note", outcome.setup_error, fix)
+    if outcome.limit != "disk":
+        return Finding(topic, "note", f"filling one has to end the probe; it ended with {_ending(outcome)}", fix)
+    if changes != {"old": "deleted", "new": "added"}:
+        seen = ", ".join(f"{name} {kind}" for name, kind in changes.items()) or "nothing"
+        return Finding(topic, "note", f"one file was deleted and one added, to be seen is: {seen}", fix)
     return Finding(
         topic, "ok", 'can be had: `upper = "memory"` in [limits] of a campaign, `sia sandbox run --upper-mb`'
     )

@@ -96,8 +96,7 @@ class Sandbox:
         host.bubblewrap.verify()
         arguments.check(spec)
         way_out = gate.Gate.of(spec, host.resolve)
-        if way_out:
-            spec = way_out.through(spec)
+        spec = way_out.through(spec) if way_out else spec
         control, *standard = [number for number in range(3, FIRST) if number not in passed][:4]
         descriptors = arguments.Descriptors(FIRST)
         options_number = descriptors.add(_options(host, spec, descriptors))
@@ -110,11 +109,8 @@ class Sandbox:
             setup, setup_end = _setup_pipe()
             stack.callback(os.close, setup_end)
             ends.callback(os.close, setup)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            stack.callback(os.close, null)
-            files = {number: _memory_file(content) for number, content in descriptors.contents.items()}
-            for descriptor in files.values():
-                stack.callback(os.close, descriptor)
+            null = _closed_later(stack, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+            files = {n: _closed_later(stack, _memory_file(text)) for n, text in descriptors.contents.items()}
             targets = {
                 0: null,
                 1: null,
@@ -412,6 +408,11 @@ def _setup_pipe() -> tuple[int, int]:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reading, False)
     return reading, writing
+
+
+def _closed_later(stack: contextlib.ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def _memory_file(content: bytes) -> int:

@@ -153,9 +153,10 @@ def _load(home: Home, campaign: str) -> CampaignView:
 
 def _read(home: Home) -> sqlite3.Connection:
     """The database for looking; a missing one is a message, an older one is migrated first."""
-    if not home.database.exists():
+    connection = database.look(home.database)
+    if connection is None:
         raise UsageError("there is no campaign yet", where=str(home.root), fix="sia campaign run FILE")
-    return database.connect(home.database)
+    return connection
 
 
 def _summaries(home: Home) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json as jsonlib
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +19,13 @@ from orchestrator.errors import UsageError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import open_home
 from orchestrator.journal import Exchange, Journal
+from orchestrator.journal_names import find_journal, trial_of
 from orchestrator.log_archive import LogArchive
 from orchestrator.own_logs import kept_logs
 from orchestrator.untrusted import one_line, printable
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout.")]
 Name = Annotated[str, Parameter(help="A trial's id, its unique beginning, or `main`; `ID~1` is an earlier attempt.")]
-_ATTEMPT = re.compile(r"(.*)~(\d+)")
 
 
 def show(
@@ -136,7 +135,7 @@ def export(
 
 def _show_own(journal: Journal, number: int | None) -> int:
     """The agent's own logs of a finished trial: their names, or one byte for byte (to a terminal: made harmless)."""
-    meta, id = journal.meta, (match[1] if (match := _ATTEMPT.fullmatch(journal.id)) else journal.id)
+    meta, id = journal.meta, trial_of(journal.id)
     if meta.get("kind") != "trial":
         raise UsageError("only finished trials have compressed logs", fix="main's are in its /root/data/iterations")
     file = kept_logs(open_home().campaigns / str(meta["campaign"]) / "trials" / id)
@@ -175,25 +174,7 @@ def _journals() -> Iterator[ExchangeStore]:
 
 
 def _open(store: ExchangeStore, name: str) -> Journal:
-    """The journal that a person means: the newest attempt of a trial, or the newest of the main instance."""
-    names = Journal.names(store)
-    if name == "main":
-        found = [id for id, meta in names if meta.get("kind") == "main"]
-        if not found:
-            raise UsageError("the main instance has no journal yet", fix="start it with `sia supervise`")
-        return Journal.open(store, found[-1])
-    ids = [id for id, _ in names]
-    if _ATTEMPT.fullmatch(name):
-        return Journal.open(store, name.removesuffix("~1") if name not in ids else name)
-    trials = {match[1] if (match := _ATTEMPT.fullmatch(id)) else id for id in ids}
-    meant = [name] if name in trials else sorted(trial for trial in trials if name and trial.startswith(name))
-    if len(meant) > 1:
-        listed = ", ".join(meant[:8]) + (" …" if len(meant) > 8 else "")
-        raise UsageError(f"{name!r} is the beginning of {len(meant)} names: {listed}", fix="write more of it")
-    if not meant:
-        raise UsageError(f"no journal {name!r}", fix="`sia campaign show ID --trials` names the trials")
-    attempts = [id for id in ids if id == meant[0] or id.startswith(f"{meant[0]}~")]
-    return Journal.open(store, attempts[-1])
+    return Journal.open(store, find_journal(store, name))
 
 
 def _exchange(journal: Journal, number: int) -> Exchange:

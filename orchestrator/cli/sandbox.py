@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -86,18 +86,8 @@ def run(
         layer = _layer(host, lower, scratch)
         space = host.space(scratch / "state" / "layers", limits)
         upper, work = host.make_upper(space, "0")
-        spec = SandboxSpec(
-            command=command,
-            workdir=str(lower),
-            env={"PATH": f"{PYTHON.parent}:/usr/local/bin:/usr/bin:/bin", "TERM": os.environ.get("TERM", "dumb")},
-            binds=tuple(Bind(path.resolve(), str(path.resolve())) for path in _existing(ro)),
-            overlays=(Overlay(str(lower), (layer,), upper, work),),
-            limits=limits,
-            python=PYTHON,
-            network=_network(network),
-            rootfs=rootfs,
-        )
-        outcome = _attend(host, spec)
+        overlay = Overlay(str(lower), (layer,), upper, work)
+        outcome = _attend(host, _spec(command, overlay, _network(network), limits, rootfs, _existing(ro)))
         changes = list(diff((layer,), upper))
         if keep is not None:
             layers.freeze(host, upper, scratch / "upper")
@@ -108,9 +98,38 @@ def run(
     return _exit_code(outcome)
 
 
+def _spec(
+    command: tuple[str, ...],
+    overlay: Overlay,
+    network: Literal["none", "host"] | tuple[str, ...],
+    limits: Limits,
+    rootfs: Path | None,
+    shown: Sequence[Path],
+) -> SandboxSpec:
+    """The sandbox, in the directory that `overlay` lies over; `shown` are further paths."""
+    return SandboxSpec(
+        command=command,
+        workdir=overlay.dest,
+        env={"PATH": f"{PYTHON.parent}:/usr/local/bin:/usr/bin:/bin", "TERM": os.environ.get("TERM", "dumb")},
+        binds=tuple(Bind(path.resolve(), str(path.resolve())) for path in shown),
+        overlays=(overlay,),
+        limits=limits,
+        python=PYTHON,
+        network=network,
+        rootfs=rootfs,
+    )
+
+
 def _limits(memory_mb: int, processes: int, seconds: float | None, upper_mb: int | None) -> Limits:
-    if any(given is not None and given <= 0 for given in (memory_mb, processes, seconds, upper_mb)):
-        raise UsageError("limits must be above 0", where="sia sandbox run")
+    for name, given in (
+        ("memory-mb", memory_mb),
+        ("processes", processes),
+        ("seconds", seconds),
+        ("upper-mb", upper_mb),
+    ):
+        if given is not None and given <= 0:
+            fix = "leave it out for the default, or give a number above 0"
+            raise UsageError(f"--{name} {given:g}: a limit must be above 0", where="sia sandbox run", fix=fix)
     limits = Limits(memory_mb=memory_mb, processes=processes, seconds=seconds)
     return limits if upper_mb is None else dataclasses.replace(limits, disk_mb=upper_mb, upper="memory")
 

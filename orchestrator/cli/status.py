@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from orchestrator.campaign_view import state_of
 from orchestrator.cli.promote_lines import SAYS, promotion_line
+from orchestrator.database import look as look_into
 from orchestrator.errors import ConfigError
 from orchestrator.home import Home, locate
 from orchestrator.processes import alive
@@ -64,9 +65,10 @@ def look(home: Home) -> dict[str, Any]:
         "orphans": [],
         "events": [],
     }
-    if home.database.exists():
+    database = look_into(home.database)
+    if database is not None:
         try:
-            with closing(_connect(home)) as connection:
+            with closing(database) as connection:
                 _ledger(connection, values)
                 _running(connection, values)
                 _campaigns(home, connection, values)
@@ -75,16 +77,6 @@ def look(home: Home) -> dict[str, Any]:
             raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
     values["left"] = [asdict(orphan) for orphan in look_for_orphans(home.root)]
     return values
-
-
-def _connect(home: Home) -> sqlite3.Connection:
-    from orchestrator.database import connect
-
-    connection = connect(home.database, read_only=True)
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'request'").fetchone():
-        connection.close()
-        return connect(home.database)  # written by an older version: migrate
-    return connection
 
 
 def _ledger(connection: sqlite3.Connection, values: dict[str, Any]) -> None:

@@ -78,14 +78,14 @@ def show(home: Home, view: View | None, ident: str, other: str = "", iteration: 
 
 def _default(home: Home, ident: str, other: str) -> View:
     """The view for what was named."""
+    from orchestrator import database
     from orchestrator.campaign_view import resolve
-    from orchestrator.watch import reading
 
     if not ident:
         return "instances"
     if other:
         return "compare"
-    connection = reading.connect(home)
+    connection = database.look(home.database)
     if connection is None:
         return "detail"
     with closing(connection):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from orchestrator import database
 from orchestrator.campaign_view import BASELINE, DIED, CampaignView, TrialRow, load, lock_path, resolve
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.home import Home
@@ -105,7 +106,7 @@ class CampaignFeed:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _connect(self) -> sqlite3.Connection:
-        connection = reading.connect(self._home)
+        connection = database.look(self._home.database)
         if connection is None:
             fix = "sia campaign run FILE"
             raise UsageError("there is no campaign yet", where=str(self._home.root), fix=fix)

@@ -16,13 +16,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import database
 from orchestrator.data_layers import DESTINATIONS, Levels
 from orchestrator.errors import SiaError, UsageError
 from orchestrator.home import Home
 from orchestrator.instances import AGENT_DATA
 from orchestrator.kept_changes import NAME
 from orchestrator.task_files import KEY_LENGTH
-from orchestrator.watch import reading
 from orchestrator.watch.values import Instance
 from sandbox.errors import UnsafePath
 from sandbox.read import open_beneath
@@ -107,7 +107,7 @@ def look(home: Home, name: str, running: Instance | None = None) -> Changes:
     """Of whatever `name` is: the running instance if there is one, else the trial. Raises UsageError if unknown."""
     if running is not None and running.said != "verifying":
         return of_instance(home, running)
-    connection = reading.connect(home)
+    connection = database.look(home.database)
     if connection is None:
         raise UsageError("nothing has run here yet", where=str(home.root), fix="sia campaign run FILE")
     with closing(connection):
@@ -204,7 +204,7 @@ def _exists(lower: Path | None, path: str) -> bool | None:
 
 
 def _main_layers(home: Home, instance: Instance) -> Iterator[_Layer]:
-    connection = reading.connect(home)
+    connection = database.look(home.database)
     if connection is None:
         return
     with closing(connection):
@@ -243,7 +243,7 @@ def _trial_layers(home: Home, instance: Instance) -> Iterator[_Layer]:
 
 def _starting_files(home: Home, instance: Instance) -> tuple[Path | None, tuple[str, ...]]:
     """Where the copies of the task's files lie, and where the instance sees each."""
-    connection = reading.connect(home)
+    connection = database.look(home.database)
     if connection is None:
         return None, ()
     with closing(connection):

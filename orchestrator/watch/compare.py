@@ -7,11 +7,10 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from orchestrator import trajectory
+from orchestrator import database, trajectory
 from orchestrator.home import Home
 from orchestrator.journal import Exchange
 from orchestrator.untrusted import printable
-from orchestrator.watch import reading
 from orchestrator.watch.context_tree import conversation, plainly
 from orchestrator.watch.iterations import Iterations, Line
 
@@ -123,7 +122,7 @@ def _difference(left: str, right: str, lines: int) -> list[str]:
 def partner(home: Home, trial: str) -> str | None:
     """The trial to compare one with: the same task and repeat of the baseline (of a baseline's: of the first
     candidate). None if there is none with a journal."""
-    connection = reading.connect(home)
+    connection = database.look(home.database)
     if connection is None:
         return None
     with closing(connection):

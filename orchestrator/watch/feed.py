@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections import deque
 
+from orchestrator import database
 from orchestrator.campaign_view import DIED
 from orchestrator.errors import ConfigError
 from orchestrator.home import Home
@@ -128,7 +129,7 @@ class Feed:
         if self._db is None or self._replaced():
             self._disconnect()
             self._events.clear()
-            self._db = reading.connect(self._home)
+            self._db = database.look(self._home.database)
             if self._db is None:
                 return
             self._inode = self._home.database.stat().st_ino

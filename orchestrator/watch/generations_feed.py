@@ -6,13 +6,13 @@ import sqlite3
 import threading
 from dataclasses import dataclass
 
+from orchestrator import database
 from orchestrator.errors import ConfigError, Failed
 from orchestrator.generations import Ledger
 from orchestrator.gitio import Git, GitError
 from orchestrator.home import Home
 from orchestrator.ledger_values import Generation, Promotion, Standing
 from orchestrator.untrusted import one_line, printable
-from orchestrator.watch import reading
 
 DIFF_BYTES = 1 << 20
 DIFF_LINES = 10_000
@@ -100,7 +100,7 @@ class GenerationsFeed:
 
     def _read(self) -> None:
         if self._db is None:
-            self._db = reading.connect(self._home)
+            self._db = database.look(self._home.database)
         if self._db is None:
             return
         version = self._db.execute("PRAGMA data_version").fetchone()[0]

@@ -16,6 +16,8 @@ from orchestrator.errors import UsageError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import Home
 from orchestrator.journal import Exchange, Journal
+from orchestrator.journal_names import find_journal, trial_of
+from orchestrator.running import action_name
 from orchestrator.trajectory import observed, prompt
 from orchestrator.untrusted import one_line, printable
 from orchestrator.watch import reading
@@ -27,12 +29,10 @@ SUMMARY = 2000  # characters of an answer that its line is made from
 LIVE_BYTES = 8 << 20  # of a live file
 Direction = Literal[1, -1]
 _SHOWN = re.compile(rb'"kind":"(?:infer|refused)"')
-_ATTEMPT = re.compile(r"(.*)~(\d+)")
 _RESULT = (  # of the attempt that this journal is of
     "SELECT outcome, detail, reward FROM trial"
     " WHERE id = ? AND state = 'done' AND json_extract(record, '$.journal') = ?"
 )
-_ACTION = re.compile(r"\s*<([A-Za-z_][\w.-]{0,40})")
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,7 @@ class Iterations:
         """The trial that it belongs to; None for the main instance."""
         if self.meta.get("kind") != "trial":
             return None
-        match = _ATTEMPT.fullmatch(self.id)
-        return match[1] if match else self.id
+        return trial_of(self.id)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -306,34 +305,6 @@ class Iterations:
         return ()
 
 
-def find_journal(store: ExchangeStore, name: str) -> str:
-    """The id of the journal that a person means: the newest attempt of a trial, or the newest of the main instance.
-
-    Raises UsageError if there is none, or if several begin like that.
-    """
-    if name == "main":
-        query = "SELECT id FROM journal WHERE json_extract(meta, '$.kind') = 'main' ORDER BY created DESC LIMIT 1"
-        row = store.heads.execute(query).fetchone()
-        if row is None:
-            raise UsageError("the main instance has no journal yet", fix="start it with `sia supervise`")
-        return str(row["id"])
-    if _ATTEMPT.fullmatch(name):
-        bare = name.removesuffix("~1")
-        if store.heads.execute("SELECT 1 FROM journal WHERE id = ?", (bare,)).fetchone():
-            return bare
-    query = "SELECT id FROM journal WHERE substr(id, 1, length(?)) = ? ORDER BY created, id"
-    ids = [str(row["id"]) for row in store.heads.execute(query, (name, name))]
-    trials = {match[1] if (match := _ATTEMPT.fullmatch(id)) else id for id in ids}
-    meant = [name] if name in trials else sorted(trials) if name else []
-    if len(meant) > 1:
-        listed = ", ".join(meant[:8]) + (" …" if len(meant) > 8 else "")
-        raise UsageError(f"{one_line(name, 60)!r} could be {listed}", fix="write more of the id")
-    if not meant:
-        fix = "`sia campaign show ID --trials` names the trials; one that has just begun has no journal yet"
-        raise UsageError(f"no journal {one_line(name, 60)!r}", fix=fix)
-    return next(id for id in reversed(ids) if id == meant[0] or id.startswith(f"{meant[0]}~"))
-
-
 def _line(
     n: int,
     entry: int,
@@ -344,10 +315,9 @@ def _line(
     tokens: tuple[int | None, int | None],
     error: str | None,
 ) -> Line:
-    match = _ACTION.match(answer)
     failed = None if error is None else one_line(error, 300)
     text = one_line(answer[:SUMMARY], 300)
-    return Line(n, entry, moment, kind, match[1] if match else "", text, seconds, *tokens, failed)
+    return Line(n, entry, moment, kind, action_name(answer), text, seconds, *tokens, failed)
 
 
 def _live(path: Path) -> Live | None:

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 
 from orchestrator import database, processes
-from orchestrator.errors import ConfigError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import Home
 from orchestrator.watch.values import Supervisor
 
 
-def connect(home: Home) -> sqlite3.Connection | None:
-    """The database for looking; None while there is none. One of an older version is migrated first.
-
-    Raises ConfigError where it is damaged or was written by a newer version.
-    """
-    if not home.database.exists():
-        return None
-    connection = database.connect(home.database, read_only=True)
-    try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
-        connection.close()
-        fix = "restore the file, or use the SIA version that wrote it"
-        raise ConfigError(f"the database can't be read: {error}", where=str(home.database), fix=fix) from None
-    if version != _newest():
-        database.connect(home.database).close()
-    return connection
-
-
-def _newest() -> int:
-    return max(int(file.name.partition("_")[0]) for file in database.MIGRATIONS.glob("[0-9]*.sql"))
-
-
 def store(home: Home) -> ExchangeStore | None:
     """The exchange store for looking; None while there is none."""
-    connection = connect(home)  # migrates
+    connection = database.look(home.database)  # migrates
     if connection is None:
         return None
     connection.close()

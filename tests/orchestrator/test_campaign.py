@@ -128,6 +128,7 @@ def test_bad_input_a_second_runner_of_the_same_campaign(small: Workplace) -> Non
         done = small.sia("campaign", "resume", code=1)
         print(done.stderr)
         assert f"is being run already (process {os.getpid()})" in done.stderr
+        assert "sia campaign stop c0" in done.stderr
         assert small.shown()["state"] == "interrupted"
     small.sia("campaign", "resume")
 

@@ -82,7 +82,9 @@ def test_an_upper_in_memory_is_full_at_its_size(project: Path, tmp_path: Path) -
     later = sia(tmp_path, "sandbox", "diff", "kept")
     assert later.stdout.decode().splitlines() == changes
     wrong = sia(project, "sandbox", "run", "--upper-mb", "0", "--", "true")
-    assert wrong.returncode == 2 and b"above 0" in wrong.stderr
+    assert (
+        wrong.returncode == 2 and b"--upper-mb 0: a limit must be above 0" in wrong.stderr and b"fix:" in wrong.stderr
+    )
 
 
 def test_names_can_not_paint_the_terminal(project: Path) -> None:

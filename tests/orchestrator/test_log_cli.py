@@ -91,9 +91,10 @@ def test_names_are_found(tmp_path: Path, sia: Sia) -> None:
         for name in ("aa", "ab", "ab~1", "main", "nonce-1")
     }
     assert shown == {"aa": "aa", "ab": "ab~2", "ab~1": "ab", "main": "nonce-2", "nonce-1": "nonce-1"}
+    assert "no journal 'ab~3'" in sia("show", "ab~3").stderr
     vague, missing, beyond = sia("show", "a"), sia("show", "zz"), sia("show", "aa", "9")
     assert [one.returncode for one in (vague, missing, beyond)] == [2, 2, 2]
-    assert "'a' is the beginning of 2 names: aa, ab" in vague.stderr
+    assert "'a' could be aa, ab" in vague.stderr
     assert "no journal 'zz'" in missing.stderr and "fix:" in missing.stderr
     assert "aa has no exchange 9" in beyond.stderr
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from orchestrator import database, locks, requests
 from orchestrator.campaign_view import lock_path
 from orchestrator.cli.status import lines, look
+from orchestrator.errors import ConfigError, UsageError
 from orchestrator.generations import Ledger
 from orchestrator.home import Home, open_home
 from orchestrator.processes import alive, started
@@ -79,6 +82,44 @@ def test_a_campaign_whose_process_is_gone_has_died(home: Home) -> None:
     with locks.hold(lock_path(home, "c1"), "it runs", "wait"):
         found = look(home)
     assert [(each["state"], each["stopping"]) for each in found["campaigns"]] == [("running", True)]
+
+
+@pytest.mark.parametrize(
+    "state, fix", [("done", "sia campaign show c1"), ("failed", "sia campaign show c1"), ("running", "resume c1")]
+)
+def test_what_a_campaign_that_nobody_runs_can_be_told(home: Home, state: str, fix: str) -> None:
+    """One that failed can't be resumed either."""
+    with closing(database.connect(home.database)) as connection:
+        connection.execute(
+            "INSERT INTO campaign (id, created, file, spec, baseline, state) VALUES ('c1', 1, 'f', '{}', 'b', ?)",
+            (state,),
+        )
+    with pytest.raises(UsageError, match="nobody runs campaign c1") as caught:
+        requests.explain(home, "stop_campaign", "c1")
+    assert fix in caught.value.fix and ("resume" in caught.value.fix) == (state == "running")
+
+
+def explain(home: Home) -> None:
+    with pytest.raises(UsageError, match="no instance"):
+        requests.explain(home, "kill", "t1")
+
+
+@pytest.mark.parametrize("use", [look, explain])
+def test_looking_migrates_what_an_older_version_wrote(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Home], object]
+) -> None:
+    """Whatever the migration adds: here one that is yet to come."""
+    later = tmp_path / "migrations"
+    shutil.copytree(database.MIGRATIONS, later)
+    (later / "9000_more.sql").write_text("CREATE TABLE more (id INTEGER);\n")
+    monkeypatch.setattr(database, "MIGRATIONS", later)
+    use(home)
+    with closing(database.connect(home.database, read_only=True)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == 9000
+        connection.execute("SELECT * FROM more")
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="version 9000"):
+        use(home)
 
 
 def test_names_of_others_can_not_write_to_the_terminal(home: Home) -> None:

@@ -135,7 +135,7 @@ def test_events_are_read_once(home: Home, feed: Feed) -> None:
 
 
 def test_it_can_not_write(home: Home) -> None:
-    connection = reading.connect(home)
+    connection = database.look(home.database)
     assert connection is not None
     with closing(connection), pytest.raises(sqlite3.OperationalError):
         connection.execute("DELETE FROM event")
