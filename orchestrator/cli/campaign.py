@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from orchestrator import database
 from orchestrator.campaign_view import RESUMABLE, CampaignView, load, resolve, state_of
+from orchestrator.cli.options import Json
 from orchestrator.errors import UsageError
 from orchestrator.home import Home, locate, open_home
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OFF_TERMINAL = 160  # columns of a table in a file or a pipe: nothing is folded that a search should find
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout.")]
 Parallel = Annotated[int | None, Parameter(help="Trials at the same time (default: the file's, else the cores).")]
 Id = Annotated[str, Parameter(help="The campaign's id, its unique beginning, its number, or `last`.")]
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from orchestrator.cli.campaign import Id, Json, Parallel, positive, show_result
+from orchestrator.cli.campaign import Id, Parallel, positive, show_result
+from orchestrator.cli.options import DryRun, Json
 from orchestrator.home import open_home
-
-DryRun = Annotated[bool, Parameter(name="--dry-run", negative="", help="Only say what would happen.")]
 
 
 def stop(campaign: Id = "last", /, *, dry_run: DryRun = False, json: Json = False) -> int:

@@ -8,11 +8,9 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from orchestrator import database
+from orchestrator.cli.options import Json
 from orchestrator.home import open_home
 from orchestrator.untrusted import one_line
 
@@ -32,16 +30,11 @@ class Listed:
     why: str | None
 
 
-def list_candidates(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
+def list_candidates(*, as_json: Json = False) -> int:
     """List proposals of the agent, and candidates that campaigns have judged, newest first.
 
     Any name in the list can be used in a campaign file; with `sia promote` those that a campaign has judged, and only
     as its verdict allows.
-
-    Parameters
-    ----------
-    as_json
-        Print the list as JSON.
     """
     home = open_home()
     with closing(database.connect(home.database)) as store:

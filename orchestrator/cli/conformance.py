@@ -8,12 +8,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from orchestrator.cli.options import Json
+
 
 def conformance(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True, required=False)],
     candidate: str = "HEAD",
     only: tuple[str, ...] = (),
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: Json = False,
 ) -> int:
     """Check that a command keeps the contract of instances. Exit code 1 if a check fails.
 
@@ -27,8 +29,6 @@ def conformance(
         The branch, commit or proposal whose agent paths are used.
     only
         Numbers of the checks to show (default: all).
-    json_
-        Print the checks as JSON.
     """
     from orchestrator.candidates import build
     from orchestrator.config import load_settings

@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from orchestrator import home as homes
+from orchestrator.cli.options import Json
 from orchestrator.errors import UsageError
 from orchestrator.untrusted import printable
 from sandbox import doctor as examination
@@ -19,9 +20,7 @@ from sandbox import doctor as examination
 MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 
-def doctor(
-    *, selftest: Annotated[bool, Parameter(negative="")] = False, json: Annotated[bool, Parameter(negative="")] = False
-) -> int:
+def doctor(*, selftest: Annotated[bool, Parameter(negative="")] = False, json: Json = False) -> int:
     """Examine this machine: every protection is tried in a real sandbox. Exit code 1 if something needed is missing.
 
     Inside a repository, the state directory (.sia or SIA_HOME) is examined too; else a temporary one.
@@ -30,8 +29,6 @@ def doctor(
     ----------
     selftest
         Prove every promise as well: escapes, limits, and killing are tried, which takes a few seconds.
-    json
-        Print the findings as JSON.
     """
     try:
         return _report(_examine(homes.open_home().run, selftest=selftest), json=json)

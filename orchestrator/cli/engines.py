@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from orchestrator.cli.options import Json
 from orchestrator.config import Settings, load_settings
 from orchestrator.engines import extras, models, named
 from orchestrator.errors import Failed, SiaError, UsageError
 from orchestrator.home import open_home
 
-AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 _SCHEMA = (
     '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="answer"><xs:simpleType>'
     '<xs:restriction base="xs:token"><xs:enumeration value="yes"/><xs:enumeration value="no"/></xs:restriction>'
@@ -25,14 +25,8 @@ _SCHEMA = (
 )
 
 
-def list_engines(*, as_json: AsJson = False) -> int:
-    """List the engines of sia.toml, and models that `llama:MODEL` knows by name.
-
-    Parameters
-    ----------
-    as_json
-        Print JSON.
-    """
+def list_engines(*, as_json: Json = False) -> int:
+    """List the engines of sia.toml, and models that `llama:MODEL` knows by name."""
     settings, _ = _settings()
     installed = importlib.util.find_spec("xllamacpp") is not None
     known: list[dict[str, Any]] = [
@@ -60,7 +54,7 @@ def list_engines(*, as_json: AsJson = False) -> int:
     return 0
 
 
-def check(engine: str, /, *, timeout: float = 120.0, as_json: AsJson = False) -> int:
+def check(engine: str, /, *, timeout: float = 120.0, as_json: Json = False) -> int:
     """Start an engine, ask it for its token limit, a count and one answer guided by a schema. Exit 1 if one fails.
 
     Parameters
@@ -69,8 +63,6 @@ def check(engine: str, /, *, timeout: float = 120.0, as_json: AsJson = False) ->
         An engine of sia.toml, or `llama:MODEL`; a known model's file is compared with its hash too.
     timeout
         Seconds for its start, and for each answer.
-    as_json
-        Print JSON.
     """
     settings, checkout = _settings()
     command = named.command_of(engine, settings.engines)

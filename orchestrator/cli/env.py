@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from orchestrator import candidates
+from orchestrator.cli.options import Json
 from orchestrator.config import load_settings
 from orchestrator.environments import agent_environment, verifier_environment
 from orchestrator.home import open_home
 from orchestrator.repository import Repository
 
 
-def build(
-    candidate: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-) -> int:
+def build(candidate: str | None = None, /, *, as_json: Json = False) -> int:
     """Build the Python environment of a candidate, or of the current generation and the verifier.
 
     This is the operator's consent to what the candidate's requirements file lists: wheels with hashes are downloaded
@@ -28,8 +24,6 @@ def build(
     ----------
     candidate
         Branch, commit or proposal. Without it: what `main` and verifiers need.
-    as_json
-        Print the environments as JSON.
     """
     home = open_home()
     settings = load_settings(home.checkout)

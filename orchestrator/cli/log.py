@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from orchestrator import trajectory
 from orchestrator.answers import answered
+from orchestrator.cli.options import Json
 from orchestrator.errors import UsageError
 from orchestrator.exchanges import ExchangeStore
 from orchestrator.home import open_home
@@ -24,7 +25,6 @@ from orchestrator.log_archive import LogArchive
 from orchestrator.own_logs import kept_logs
 from orchestrator.untrusted import one_line, printable
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout.")]
 Name = Annotated[str, Parameter(help="A trial's id, its unique beginning, or `main`; `ID~1` is an earlier attempt.")]
 
 

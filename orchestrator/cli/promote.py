@@ -7,11 +7,10 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from orchestrator import database
+from orchestrator.cli.options import DryRun, Json
 from orchestrator.cli.promote_lines import SAYS, promotion_line
 from orchestrator.errors import Failed
 from orchestrator.generations import Ledger
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.generations import Generation, Promotion
     from orchestrator.home import Home
 
-Json = Annotated[bool, Parameter(name="--json")]
-DryRun = Annotated[bool, Parameter(name="--dry-run")]
 POLL = 0.2
 
 
@@ -55,10 +52,6 @@ def promote(
         A person's reason to promote an equivalent or inconclusive candidate, or one that was rolled back before.
     wait
         Wait until the promotion is decided; exit 1 if it was rolled back or given up.
-    dry_run
-        Only say what would happen.
-    as_json
-        Print the promotion as JSON.
     """
     from orchestrator import outlook
     from orchestrator.campaign_store import find_judged
@@ -108,10 +101,6 @@ def rollback(
         Also go back to the data of that time. What was written since is kept aside.
     wait
         Wait until it is done; exit 1 if the generation does not hold up.
-    dry_run
-        Only say what would happen.
-    as_json
-        Print the result as JSON.
     """
     from orchestrator import outlook
     from orchestrator.promotion import go_back
@@ -140,13 +129,7 @@ def _would(text: str, *, as_json: bool) -> int:
 
 
 def generations(*, as_json: Json = False) -> int:
-    """Show the ledger: every generation, which one runs, and how each promotion went.
-
-    Parameters
-    ----------
-    as_json
-        Print it as JSON.
-    """
+    """Show the ledger: every generation, which one runs, and how each promotion went."""
     home = open_home()
     with closing(database.connect(home.database)) as connection:
         ledger = Ledger(connection)

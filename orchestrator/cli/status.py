@@ -10,11 +10,10 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from orchestrator.campaign_view import state_of
+from orchestrator.cli.options import Json
 from orchestrator.cli.promote_lines import SAYS, promotion_line
 from orchestrator.database import look as look_into
 from orchestrator.errors import ConfigError
@@ -28,15 +27,10 @@ from sandbox.orphans import look as look_for_orphans
 SUBJECTS = ("campaign", "trial", "verdict")  # kinds of events whose text leaves out what they are about
 
 
-def status(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
+def status(*, as_json: Json = False) -> int:
     """Show the main instance, running campaigns, open promotions, and what a dead process left behind.
 
     On a terminal it is the overview of `sia watch`, once; elsewhere one fact a line.
-
-    Parameters
-    ----------
-    as_json
-        Print it as JSON.
     """
     home = locate()
     found = look(home)

@@ -11,13 +11,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from orchestrator import database, requests
+from orchestrator.cli.options import DryRun, Json
 from orchestrator.errors import Failed
 from orchestrator.home import Home, open_home
 from orchestrator.untrusted import one_line
 
 Instance = Annotated[str, Parameter(help="Its id or the unique beginning of it (`sia status`), or `main`.")]
-DryRun = Annotated[bool, Parameter(name="--dry-run", help="Only say what would happen.")]
-Json = Annotated[bool, Parameter(name="--json", help="Print the result as JSON.")]
 
 
 def kill(instance: Instance, /, *, dry_run: DryRun = False, as_json: Json = False) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from orchestrator.cli.options import DryRun
 from orchestrator.errors import Failed, UsageError
 from orchestrator.home import open_home
 from orchestrator.messages import MESSAGE_LIMIT, MessageLog, check_message
@@ -57,7 +58,7 @@ def send(
     /,
     *,
     to: str = "main",
-    dry_run: Annotated[bool, Parameter(name="--dry-run")] = False,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, Parameter(name="--json")] = False,
 ) -> int:
     """Send a message to the main instance. It is stored even if nothing runs now, and read once.
@@ -70,8 +71,6 @@ def send(
         The message; `-` reads it from standard input.
     to
         A running trial (its id or the unique beginning of it) instead of the main instance.
-    dry_run
-        Only say what would happen.
     as_json
         Print where it lies in the message log.
     """

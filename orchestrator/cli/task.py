@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from orchestrator.cli.options import Json
 from orchestrator.environments import verifier_environment
 from orchestrator.home import Home, open_home
 from orchestrator.verifier import VerifierTools
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def check(
     *directories: Path,
     adversarial: Annotated[bool, Parameter(negative="")] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: Json = False,
 ) -> int:
     """Check tasks: the oracle gives reward 1, nothing gives 0, and with --adversarial known tricks give 0.
 
@@ -37,8 +38,6 @@ def check(
         Task directories (each with a task.toml).
     adversarial
         Also play the known ways to forge a reward; a task where one wins is marked forgeable in every report.
-    json_
-        Print the findings as JSON.
     """
     from orchestrator import rootfs
     from orchestrator.errors import UsageError
