@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.trial_record import ended_as
 from orchestrator.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -140,9 +141,7 @@ def trial_table(view: CampaignView) -> Table:
         )
     for trial in view.trials:
         record = trial.record or {}
-        result = one_line(trial.outcome or trial.state)
-        if trial.detail:
-            result += f": {one_line(trial.detail, 120)}"
+        result = ended_as(trial.outcome or trial.state, trial.detail)
         if trial.disqualified:
             result += f"; disqualified: {one_line(trial.disqualified, 200)}"
         table.add_row(

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from orchestrator.trial_record import ended_as
 from orchestrator.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -138,10 +139,8 @@ def choose(stream: TextIO | None = None) -> Progress:
 
 def describe(record: TrialRecord) -> str:
     """One line about a finished trial."""
-    result = record.outcome if record.outcome != "limit" else f"limit {record.detail}"
     reward = f"reward {record.reward:.3g}" if record.reward is not None else "no reward"
-    cause = f" ({one_line(record.detail, 120)})" if record.outcome in ("crashed", "invalid") and record.detail else ""
     evidence = f"; DISQUALIFIED: {one_line(record.disqualified, 300)}" if record.disqualified else ""
     who = f"{record.id} {one_line(record.arm)} × {one_line(record.task)} × {record.repeat}"
     spent = f"{record.iterations} iterations, {record.seconds:.1f} s"
-    return f"{who}: {one_line(result)}, {reward}, {spent}{cause}{evidence}"
+    return f"{who}: {ended_as(record.outcome, record.detail)}, {reward}, {spent}{evidence}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from orchestrator.untrusted import one_line
+
 OutcomeName = Literal["completed", "limit", "crashed", "invalid"]
 
 
@@ -51,3 +53,9 @@ class TrialRecord:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
         return asdict(self) | {"notes": list(self.notes), "connections": list(self.connections)}
+
+
+def ended_as(outcome: str, detail: str | None, most: int = 120) -> str:
+    """How a trial ended, in words on one line: `completed`, `limit tokens`, `crashed: exit code 9`."""
+    between = " " if outcome == "limit" else ": "
+    return between.join([one_line(outcome, 20), *([one_line(detail, most)] if detail else [])])

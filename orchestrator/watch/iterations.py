@@ -19,6 +19,7 @@ from orchestrator.journal import Exchange, Journal
 from orchestrator.journal_names import find_journal, trial_of
 from orchestrator.running import action_name
 from orchestrator.trajectory import observed, prompt
+from orchestrator.trial_record import ended_as
 from orchestrator.untrusted import one_line, printable
 from orchestrator.watch import reading
 from orchestrator.watch.context_tree import answered_with, readable
@@ -131,8 +132,7 @@ class Iterations:
         if not self._result and self.sealed and self.trial is not None:
             row = self._store.heads.execute(_RESULT, (self.trial, self.id)).fetchone()
             if row is not None:
-                between = " " if row["outcome"] == "limit" else ": "
-                ending = between.join(one_line(word, 60) for word in (row["outcome"], row["detail"]) if word)
+                ending = ended_as(row["outcome"], row["detail"], 60)
                 reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3g}"
                 self._result = f"{ending}, {reward}"
         return self._result

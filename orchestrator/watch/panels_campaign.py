@@ -13,6 +13,7 @@ from rich.text import Text
 
 from orchestrator.campaign_view import BASELINE, RESUMABLE, TaskRow, TrialRow
 from orchestrator.panels import STYLES, difference, factor, forgeability_mark, forgeability_notes
+from orchestrator.trial_record import ended_as
 from orchestrator.untrusted import one_line
 from orchestrator.watch import marks
 from orchestrator.watch.campaign_feed import CampaignNow
@@ -30,10 +31,9 @@ def _record(trial: TrialRow, name: str) -> Any:
 
 
 def _result(trial: TrialRow) -> Text:
-    word = trial.outcome if trial.state == "done" and trial.outcome else trial.state
-    text = Text(one_line(word, 20), marks.style_of(word))
-    if trial.detail and trial.state == "done":
-        text.append(f": {one_line(trial.detail, 200)}")
+    word = _word(trial)
+    text = Text(ended_as(word, trial.detail if trial.state == "done" else None, 200))
+    text.stylize(marks.style_of(word), 0, len(word))
     if trial.disqualified:
         text.append(f"; disqualified: {one_line(trial.disqualified, 300)}", STYLES["disqualified"])
     return text
