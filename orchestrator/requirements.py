@@ -15,8 +15,8 @@ from orchestrator.errors import Refused
 MAX_BYTES = 256 << 10
 MAX_ENTRIES = 500
 _ENTRY = re.compile(
-    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)"
-    r"\s*(?:;\s*(?P<marker>[A-Za-z0-9_ .,'\"<>=!~()\t-]+?))?(?P<hashes>(?:\s+--hash=\S+)*)\s*"
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) ?== ?(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)"
+    r" ?(?:; ?(?P<marker>[A-Za-z0-9_ .,'\"<>=!~()-]+))?"
 )
 _HASH = re.compile(r"--hash=(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})")
 _FIX = (
@@ -74,17 +74,19 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 def _entry(line: str, where: str) -> Requirement:
     if reason := _forbidden(line):
         raise Refused(f"{reason} ({line[:80]!r})", where=where, fix=_FIX)
-    match = _ENTRY.fullmatch(line)
-    if not match:
+    words = line.split()
+    count = next((n for n, word in enumerate(words) if word.startswith("--hash=")), len(words))
+    hashes = words[count:]
+    match = _ENTRY.fullmatch(" ".join(words[:count]))  # without runs of spaces, on which it would start again and again
+    if not match or not all(word.startswith("--hash=") for word in hashes):
         raise Refused(f"not of the form name==version ({line[:80]!r})", where=where, fix=_FIX)
-    hashes = match["hashes"].split()
     if not hashes:
         raise Refused(f"{match['name']} has no hash", where=where, fix=_FIX)
     if bad := [item for item in hashes if not _HASH.fullmatch(item)]:
         raise Refused(f"{match['name']} has an unusable hash ({bad[0][:80]!r})", where=where, fix=_FIX)
     digests = tuple(sorted({item.removeprefix("--hash=") for item in hashes}))
     name = re.sub(r"[-_.]+", "-", match["name"]).lower()
-    return Requirement(name, match["version"], " ".join((match["marker"] or "").split()), digests)
+    return Requirement(name, match["version"], (match["marker"] or "").strip(), digests)
 
 
 def _forbidden(line: str) -> str | None:

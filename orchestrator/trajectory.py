@@ -19,7 +19,7 @@ from orchestrator.untrusted import printable
 
 ATIF = "ATIF-v1.4"
 _ROOT_ATTRIBUTES = re.compile(r"\A(\s*<context)\b[^>]*?(/?>)")
-_END = re.compile(r"\s*</context>\s*\Z")
+_END = "</context>"
 COMPARED = 3000  # answers of each side; beyond it a comparison would take minutes
 
 
@@ -146,9 +146,14 @@ def _action(text: str) -> etree._Element | None:
 
 def observed(before: Exchange, after: Exchange) -> str:
     """The entries of the second context that the first did not show."""
-    shown = [[piece.strip() for piece in cut(_END.sub("", prompt(one)).encode())[1:]] for one in (before, after)]
+    shown = [[piece.strip() for piece in cut(_without_end(prompt(one)).encode())[1:]] for one in (before, after)]
     known = set(shown[0])
     return b"\n".join(piece for piece in shown[1] if piece not in known).decode("utf-8", "replace")
+
+
+def _without_end(text: str) -> str:
+    kept = text.rstrip()
+    return kept.removesuffix(_END).rstrip() if kept.endswith(_END) else text
 
 
 def _stamp(seconds: float) -> str:

@@ -16,7 +16,7 @@ from orchestrator.task_files import TaskFiles
 
 NAMES_CAP = 200
 _SCRIPT = re.compile(r"[A-Za-z_./][\w./-]{0,120}\.(?:py|sh)\b")
-_IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_]\w*)", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)\s+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

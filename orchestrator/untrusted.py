@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 
 # Whole sequences first, so that "ESC [ 31 m" leaves no "[31m" behind: CSI; OSC, DCS, SOS, PM, APC up to their
-# terminator or the end of the line (an unfinished one would swallow what comes next); two-character escapes.
+# terminator, the next escape or the end of the line (an unfinished one would swallow what comes next); two-character
+# escapes. Each part can be missing, so that nothing fails late and starts again: the time grows with the length alone.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\n)|$)"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
 # Other controls (tab and newline stay), bidirectional marks and isolates, zero-width and invisible characters, line and
@@ -23,6 +24,7 @@ _HIDDEN = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_LOOKED_AT = 20  # characters for each one that a line may have; what lies behind is not even cleaned
 
 
 def printable(text: str | bytes) -> str:
@@ -39,5 +41,6 @@ def printable(text: str | bytes) -> str:
 
 def one_line(text: str | bytes, limit: int = 200) -> str:
     """`printable(text)` on a single line of at most `limit` characters, for table cells and messages."""
-    line = " ".join(printable(text).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    most = _LOOKED_AT * limit
+    line = " ".join(printable(text[:most]).split())
+    return line if len(line) <= limit and len(text) <= most else line[: limit - 1] + "…"

@@ -9,7 +9,8 @@ from typing import Any
 
 from orchestrator.exchanges import ExchangeStore
 
-_END = re.compile(rb"\s*</[\w.-]{1,60}>\s*\Z")  # of the context: it lies in one piece with the last entry
+_END = re.compile(rb"</[\w.-]{1,60}>\Z")  # of the context: it lies in one piece with the last entry
+_END_BYTES = 63  # at most
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Searcher:
     def _was_last(self, number: int, last: int) -> bool:
         """Whether a piece is the last one of the context before, which only had the context's end behind it."""
         one, two = self._store.chunk(number), self._store.chunk(last)
-        return one.rstrip() == _END.sub(b"", two) or _END.sub(b"", one) == _END.sub(b"", two)
+        return one.rstrip() == _without_end(two) or _without_end(one) == _without_end(two)
 
     def _piece(self, number: int) -> _Piece:
         piece = self._pieces.get(number)
@@ -81,3 +82,10 @@ class Searcher:
             piece = _Piece(self._bytes in data, data[:size], data[-size:] if size else b"")
             self._pieces[number] = piece
         return piece
+
+
+def _without_end(piece: bytes) -> bytes:
+    """A piece without the context's end and the space around it; one that does not end so, as it is."""
+    kept = piece.rstrip()
+    end = _END.search(kept[-_END_BYTES:])
+    return kept[: len(kept) - len(end[0])].rstrip() if end else piece

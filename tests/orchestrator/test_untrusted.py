@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator import requirements, trajectory, tricks
+from orchestrator.engines.openai import repair
+from orchestrator.errors import Refused
 from orchestrator.untrusted import one_line, printable
+from orchestrator.watch import searching
 
 
 @pytest.mark.parametrize(
@@ -45,3 +53,40 @@ def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
 def test_a_line_is_one_line() -> None:
     assert one_line(" a\n\tb \x1b[2K c") == "a b c"
     assert one_line("x" * 300, 10) == "xxxxxxxxx…"
+
+
+def test_a_line_is_cut_before_it_is_cleaned() -> None:
+    assert one_line("\x1b[1m" * 100 + "far behind", 10) == "…"
+    assert one_line(b"\xc3\xa9 \xe5\xad\x97" * 1000, 5) == "é 字é…"
+
+
+def _requirement(line: str) -> None:
+    with contextlib.suppress(Refused):
+        requirements.parse(line.encode())
+
+
+HOSTILE: dict[str, tuple[Callable[[str], object], Callable[[int], str]]] = {
+    "controls that never end": (printable, lambda n: "\x9d" * n + "\x1b"),
+    "space before no end of a context": (trajectory._without_end, lambda n: "</context>" + " " * n + "x"),
+    "the same in a search": (lambda t: searching._without_end(t.encode()), lambda n: "</context>" + " " * n + "x"),
+    "a fence that is never closed": (repair._alone, lambda n: "```" + "\n" * (n // 20) + "x"),
+    "requirement, spaces": (_requirement, lambda n: "a==1" + " " * n + "?"),
+    "requirement, a marker's spaces": (_requirement, lambda n: "a==1;x" + " " * n + "?"),
+    "requirement, hashes": (_requirement, lambda n: "a==1;x" + " --hash=x" * (n // 9) + " ?"),
+    "imports that never come": (tricks._IMPORT.findall, lambda n: "\n" * n + "x"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_takes_time_by_its_length(name: str) -> None:
+    """Eight times the text takes about eight times as long; what starts again at every place takes 64 times."""
+    read, text = HOSTILE[name]
+    times = []
+    for size in (2_000, 16_000):
+        hostile, taken = text(size), []
+        for _ in range(7):
+            before = time.thread_time_ns()
+            read(hostile)
+            taken.append(time.thread_time_ns() - before)
+        times.append(min(taken))
+    assert times[1] < 24 * times[0], times

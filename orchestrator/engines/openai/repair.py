@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)\n?\s*```", re.DOTALL)
+_FENCE = "```"
+_OPENING = re.compile(rf"{_FENCE}[a-zA-Z]*\s*\n")
 
 
 def unwrapped(answer: str, prefix: str, fault: Callable[[str], str | None]) -> str:
@@ -29,7 +30,17 @@ def meant(answer: str, prefix: str) -> str:
 
 
 def _alone(answer: str) -> list[str]:
-    return [text.strip() for text in _FENCE.findall(answer)] or _elements(answer)
+    return _fenced(answer) or _elements(answer)
+
+
+def _fenced(answer: str) -> list[str]:
+    """What stands in fences. Each place is looked at once: models that run on write newlines by the thousand."""
+    found = []
+    opening = _OPENING.search(answer)
+    while opening and (end := answer.find(_FENCE, opening.end())) >= 0:
+        found.append(answer[opening.end() : end].strip())
+        opening = _OPENING.search(answer, end + len(_FENCE))
+    return found
 
 
 def _elements(answer: str) -> list[str]:
