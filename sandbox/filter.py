@@ -27,12 +27,19 @@ MISSING = (  # ENOSYS, so that callers fall back: clone3 hides its flags behind 
 NEW = {"lsm_set_self_attr": 459, "open_tree_attr": 467}  # the same number everywhere; not in every libseccomp
 NAMESPACES = 0x7E020000  # CLONE_NEW*: user, pid, net, ipc, uts, cgroup, mount (time is not for clone)
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+THREAD, FILES = 0x10000, 0x400  # CLONE_*
+UNSHARE_FILES = 2  # of close_range
+SEGMENT = 4096  # bytes; a namespace has at most 4096 segments
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 
 
 @functools.cache
-def program() -> bytes:
-    """The compiled filter. Foreign architectures and x32 are killed. Raises CannotIsolate without libseccomp."""
+def program(*, watched: bool = False) -> bytes:
+    """The compiled filter. Foreign architectures and x32 are killed. Raises CannotIsolate without libseccomp.
+
+    `watched`: nothing but a watchdog bounds memory, so segments of System V, which live on unseen where no process has
+    them, are refused above one page (databases want a small one, as a lock).
+    """
     try:
         import pyseccomp as seccomp
     except (ImportError, RuntimeError, OSError) as error:
@@ -45,6 +52,8 @@ def program() -> bytes:
     for name in MISSING:
         _add(rules, seccomp.ERRNO(errno.ENOSYS), name)
     _add_arguments(rules, seccomp)
+    if watched:
+        _add(rules, seccomp.ERRNO(errno.ENOSPC), "shmget", seccomp.Arg(1, seccomp.GT, SEGMENT))
     fd = os.memfd_create("seccomp")
     with os.fdopen(fd, "w+b") as file:
         rules.export_bpf(file)
@@ -71,6 +80,9 @@ def _add_arguments(rules: Any, seccomp: Any) -> None:
     for bit in range(32):
         if NAMESPACES >> bit & 1:
             _add(rules, denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, 1 << bit, 1 << bit))
+    # A thread with descriptors of its own: /proc/PID/fd, where the watchdogs look, would not show them.
+    _add(rules, denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, THREAD | FILES, THREAD))
+    _add(rules, denied, "close_range", seccomp.Arg(2, seccomp.MASKED_EQ, UNSHARE_FILES, UNSHARE_FILES))
     for request in (TIOCSTI, TIOCLINUX):
         _add(rules, denied, "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, low, request))
     _add(rules, denied, "personality", seccomp.Arg(0, seccomp.NE, 0))

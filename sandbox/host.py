@@ -13,7 +13,7 @@ from sandbox.errors import CannotIsolate, SandboxFailed
 from sandbox.exposure import Exposure
 from sandbox.launcher import Launcher
 from sandbox.ramdisks import Ramdisks, is_left
-from sandbox.spec import Limits
+from sandbox.spec import Limits, SandboxSpec
 
 if TYPE_CHECKING:
     from sandbox.process import Sandbox
@@ -40,7 +40,7 @@ class Host:
         self.memory, self.memory_enforcer = groups, groups.name
         self.launcher = launcher
         self.system = arguments.look_at_system()
-        self.pid1, self.seccomp = runner.program(), filter.program()
+        self.pid1 = runner.program()
         self.exposure = Exposure(state, self.uid, NEUTRAL, launcher.request) if self.root else None
         self.ramdisks = Ramdisks(launcher, NEUTRAL if self.root else state / "ramdisks")
         self.program = self._program()
@@ -89,6 +89,11 @@ class Host:
         if error:
             raise CannotIsolate(f"bwrap can't be copied ({error})", where=str(self.bwrap))
         return os.path.normpath(place / names[0])
+
+    def seccomp(self, spec: SandboxSpec) -> bytes:
+        """The system call filter of a sandbox."""
+        watched = spec.limits.memory_mb is not None and isinstance(self.memory, memory.Watchdog)
+        return filter.program(watched=True) if watched else filter.program()
 
     def place(self, path: Path) -> Path:
         """The path under which bwrap reaches `path`."""

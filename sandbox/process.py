@@ -399,7 +399,7 @@ def _options(host: Host, spec: SandboxSpec, descriptors: arguments.Descriptors) 
     """What bwrap reads with `--args`; `descriptors` takes what it reads besides."""
     roots = interpreter.roots(spec.python) if spec.python else ()
     base = rootfs.look(spec.rootfs, host.uid, host.gid, host.state) if spec.rootfs else None
-    options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp, base)
+    options = arguments.build(spec, host.system, roots, host.place, descriptors, host.pid1, host.seccomp(spec), base)
     return os.fsencode("\0".join([*options, ""]))
 
 

@@ -116,6 +116,11 @@ class Ramdisks:
             self.find(path) for overlay in spec.overlays for path in (overlay.upper, *overlay.lowers)
         )
 
+    def bytes(self) -> int:
+        """Memory that all of them take."""
+        with self._lock:
+            return sum(ramdisk.use().bytes for ramdisk in self._ramdisks.values())
+
     def release(self, path: Path) -> None:
         """Give back all ramdisks at or below `path`. No sandbox may use them any more."""
         if not self._ramdisks:

@@ -22,6 +22,17 @@ class _How(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def openat2(directory: int, relative: str, flags: int) -> int:
+    """A descriptor of what lies below an open directory, on a way without any symlink. Raises OSError as it comes."""
+    how = _How(flags, 0, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
+    name = os.fsencode(relative)
+    result = int(_libc.syscall(OPENAT2, directory, name, ctypes.byref(how), ctypes.sizeof(how)))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), relative)
+    return result
+
+
 def open_beneath(root: Path, relative: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of `relative` below `root`, opened with openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).
 
@@ -35,14 +46,11 @@ def open_beneath(root: Path, relative: str, flags: int = os.O_RDONLY) -> int:
         wanted = flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         if flags & os.O_PATH:
             wanted = flags | os.O_CLOEXEC
-        how = _How(wanted, 0, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
-        name = os.fsencode(relative)
-        result = int(_libc.syscall(OPENAT2, top, name, ctypes.byref(how), ctypes.sizeof(how)))
-        code = ctypes.get_errno()
+        return openat2(top, relative, wanted)
+    except OSError as error:
+        code = error.errno
     finally:
         os.close(top)
-    if result >= 0:
-        return result
     where = f"{root}/{relative}"
     if code in (errno.ENOENT, errno.ENOTDIR):
         raise FileNotFoundError(code, os.strerror(code), where)
@@ -50,7 +58,7 @@ def open_beneath(root: Path, relative: str, flags: int = os.O_RDONLY) -> int:
         raise UnsafePath("a symlink, which is not followed", where=where)
     if code == errno.EXDEV:
         raise UnsafePath("leads out of the instance's files", where=where)
-    raise UnsafePath(f"can't be read ({os.strerror(code)})", where=where)
+    raise UnsafePath(f"can't be read ({os.strerror(code or 0)})", where=where)
 
 
 def open_file(root: Path, relative: str) -> BinaryIO:

@@ -17,12 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.read import openat2
+
 MEGABYTE = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")  # per second
 LONG = 3000  # characters of a path from which on a descriptor takes its place
 MAX_ANCHORS = 100  # such descriptors in one scan
 CLONE_NEWUSER = 0x10000000
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,35 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return sum(sum(map(int, fields[11:15])) for fields in found if len(fields) > 15) / TICKS
 
 
+def face(pid: int) -> int:
+    """A thread of a process that still has its memory and its descriptors.
+
+    Of one whose first thread has ended while others go on, /proc shows neither under its own number.
+    """
+    if stat_fields(pid)[:1] == ["Z"]:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                if stat_fields(name)[:1] not in (["Z"], ["X"], []):
+                    return int(name)
+    return pid
+
+
 def resident(pids: Sequence[int]) -> int:
     """Sum of resident sizes in bytes: cheap, and never less than the proportional sum below."""
-    return sum(int(fields[1]) for pid in pids if len(fields := _read(f"/proc/{pid}/statm").split()) > 1) * PAGE
+    return sum(_resident_pages(pid) for pid in pids) * PAGE
+
+
+def _resident_pages(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/statm").split()
+    if fields[:1] == ["0"] and (other := face(pid)) != pid:
+        fields = _read(f"/proc/{other}/statm").split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def shared_memory() -> int:
+    """Bytes in memory files, shared mappings and tmpfs of the whole machine."""
+    found = re.search(r"^Shmem:\s+(\d+) kB", _read("/proc/meminfo"), re.M)
+    return int(found[1]) << 10 if found else 0
 
 
 def proportional(pids: Sequence[int], memory_files: int = 0) -> int:
@@ -99,74 +128,64 @@ def proportional(pids: Sequence[int], memory_files: int = 0) -> int:
     return private + max(shared, memory_files)
 
 
-def deleted_files(pids: Sequence[int]) -> tuple[int, int]:
-    """Bytes of open files that have no name any more: (on disks, in memory as memfd)."""
-    disk = memory = 0
-    seen: set[tuple[int, int]] = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
-                path = f"/proc/{pid}/fd/{name}"
-                with contextlib.suppress(OSError):
-                    target = os.readlink(path)  # noqa: PTH115
-                    if not target.endswith(" (deleted)"):
-                        continue
-                    found = os.stat(path)  # noqa: PTH116
-                    if not stat.S_ISREG(found.st_mode) or (found.st_dev, found.st_ino) in seen:
-                        continue
-                    seen.add((found.st_dev, found.st_ino))
-                    if target.startswith("/memfd:"):
-                        memory += found.st_blocks * 512
-                    elif not target.startswith(("/tmp/", "/dev/shm/", "/run/", "/home/agent/")):  # sized tmpfs
-                        disk += found.st_blocks * 512
-    return disk, memory
-
-
 def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
-    """Blocks and inodes below `tops`, hard links counted once; gives up after `seconds`."""
+    """Blocks and inodes below `tops`, hard links counted once; gives up after `seconds`.
+
+    An instance may be writing there: a directory that it has exchanged for a link since it was seen is not followed.
+    """
     size = inodes = 0
     hidden = False
     links: set[tuple[int, int]] = set()
-    pending = [os.fspath(top) for top in tops]
     deadline = time.monotonic() + seconds
-    with contextlib.ExitStack() as anchors:
+    with contextlib.ExitStack() as opened:
+        pending: list[tuple[int, str]] = []  # an open directory, and the way from there
+        for top in tops:
+            try:
+                pending.append((os.open(top, DIRECTORY), "."))
+            except OSError as error:
+                hidden = hidden or error.errno == errno.EACCES
+                continue
+            opened.callback(os.close, pending[-1][0])
         left = MAX_ANCHORS
         while pending:
             if time.monotonic() > deadline:
                 return DiskUse(size, inodes, hidden, complete=False)
-            directory = pending.pop()
+            anchor, way = pending.pop()
             try:
-                if len(directory) > LONG and left:
-                    left -= 1
-                    directory = _anchored(directory, anchors)
-                with os.scandir(directory) as scan:
-                    entries = list(scan)
+                here = openat2(anchor, way, DIRECTORY)
             except OSError as error:
                 hidden = hidden or error.errno in (errno.EACCES, errno.ENAMETOOLONG)
                 continue
-            for entry in entries:
-                try:
-                    found = entry.stat(follow_symlinks=False)
-                except OSError as error:  # gone by now, or too deep for us
-                    hidden = hidden or error.errno == errno.ENAMETOOLONG
-                    continue
-                if stat.S_ISDIR(found.st_mode):
-                    pending.append(entry.path)
-                elif found.st_nlink > 1:
-                    key = found.st_dev, found.st_ino
+            try:
+                found = _entries(here)
+            finally:
+                if len(way) > LONG and left:  # the kernel takes 4096 bytes, an instance can nest far more
+                    left -= 1
+                    opened.callback(os.close, here)
+                    anchor, way = here, "."
+                else:
+                    os.close(here)
+            for name, status in found:
+                if stat.S_ISDIR(status.st_mode):
+                    pending.append((anchor, f"{way}/{name}"))
+                elif status.st_nlink > 1:
+                    key = status.st_dev, status.st_ino
                     if key in links:
                         continue
                     links.add(key)
-                size += found.st_blocks * 512
+                size += status.st_blocks * 512
                 inodes += 1
     return DiskUse(size, inodes, hidden)
 
 
-def _anchored(directory: str, anchors: contextlib.ExitStack) -> str:
-    """A short path to a directory that lies deep: the kernel takes 4096 bytes, an instance can nest far more."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    anchors.callback(os.close, descriptor)
-    return f"/proc/self/fd/{descriptor}"
+def _entries(directory: int) -> list[tuple[str, os.stat_result]]:
+    """Names in an open directory and what they are; those that have gone by now are left out."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory) as scan:
+        for entry in scan:
+            with contextlib.suppress(OSError):
+                found.append((entry.name, entry.stat(follow_symlinks=False)))
+    return found
 
 
 def disk_in_closed(tops: Sequence[Path], seconds: float) -> DiskUse | None:
@@ -175,12 +194,20 @@ def disk_in_closed(tops: Sequence[Path], seconds: float) -> DiskUse | None:
     In a user namespace of its own a child has the right to pass them, and nothing is changed. None where the machine
     does not allow that.
     """
-    argv = [sys.executable, "-I", "-S", __file__, str(seconds), *map(os.fspath, tops)]
+    start = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from sandbox import usage; usage.in_closed()"
+    room = os.fspath(Path(__file__).parent.parent)
+    argv = [sys.executable, "-I", "-S", "-c", start, room, str(seconds), *map(os.fspath, tops)]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds + 5, check=True)
         return DiskUse(*json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError):
         return None
+
+
+def in_closed() -> None:
+    """What that child does."""
+    _enter_namespace()
+    print(json.dumps(dataclasses.astuple(disk([Path(top) for top in sys.argv[2:]], float(sys.argv[1])))))
 
 
 def _enter_namespace() -> None:
@@ -207,8 +234,3 @@ def _read(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-if __name__ == "__main__":
-    _enter_namespace()
-    print(json.dumps(dataclasses.astuple(disk([Path(top) for top in sys.argv[2:]], float(sys.argv[1])))))

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox import usage
+from sandbox import nameless, usage
 from sandbox.memory import Watched
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Ward:
         self.ramdisks = sandbox.host.ramdisks.of(sandbox.spec)
         uppers = [overlay.upper for overlay in sandbox.spec.overlays]
         self.uppers = [upper for upper in uppers if not sandbox.host.ramdisks.find(upper)]  # on disk
+        self.watched = isinstance(sandbox.group, Watched)
+        self.shared_before = self.shared() if self.watched else 0
         self.free_before = usage.free(self.uppers[0]) if self.uppers else (0, 0)
 
     def full(self) -> str | None:
@@ -50,6 +52,10 @@ class Ward:
     def in_ramdisks(self) -> int:
         """Bytes of memory that the ramdisks take."""
         return sum(disk.use().bytes for disk in self.ramdisks)
+
+    def shared(self) -> int:
+        """Bytes of shared memory of the machine that are in no ramdisk of ours."""
+        return usage.shared_memory() - self.sandbox.host.ramdisks.bytes()
 
 
 @dataclass
@@ -187,32 +193,39 @@ def _look_at_memory(ward: Ward, watched: Watched, pids: list[int], bound: int) -
 
 
 def look_at_disks(ward: Ward) -> None:
-    """Blocks and inodes of all uppers, and files that are open but have no name."""
+    """Blocks and inodes of all uppers, and files that live without a name."""
     started = time.monotonic()
     if started < ward.next_scan:
         return
-    sandbox = ward.sandbox
-    disk, ward.memory_files = usage.deleted_files(usage.tree(sandbox.pid))
+    sandbox, limits = ward.sandbox, ward.sandbox.spec.limits
+    found = nameless.look(usage.tree(sandbox.pid)[1:])  # pid 1 is ours
+    ward.memory_files = found.memory
+    if found.memory_hidden and ward.watched and limits.memory_mb is not None:
+        bound = limits.memory_mb * MEGABYTE
+        if ward.shared() - ward.shared_before > bound:  # of the whole machine: nobody can tell whose it is
+            sandbox.stop_for("memory")
     if ward.uppers:
         use = _disk(ward, 60.0)
-        sandbox.use.disk_mb = (use.bytes + disk) / MEGABYTE
-        passed = _passed(ward, use, disk)
+        sandbox.use.disk_mb = (use.bytes + found.disk) / MEGABYTE
+        passed = _passed(ward, use, found)
         if passed:
             sandbox.stop_for(passed)
     ward.next_scan = time.monotonic() + 9 * (time.monotonic() - started)
 
 
-def _passed(ward: Ward, use: usage.DiskUse, nameless: int) -> str | None:
+def _passed(ward: Ward, use: usage.DiskUse, found: nameless.Nameless) -> str | None:
+    """Which bound. Where files are hidden, by a directory or in other ways: judged by what the disk has lost."""
     limits = ward.sandbox.spec.limits
+    hidden = use.hidden or found.disk_hidden
     if limits.disk_mb is not None:
         bound = limits.disk_mb * MEGABYTE
-        if use.bytes + nameless > bound:
+        if use.bytes + found.disk > bound:
             return "disk"
-        if use.hidden and ward.free_before[0] - usage.free(ward.uppers[0])[0] > bound:
-            return "disk"  # a directory that hides its files: judge by what the disk has lost
+        if hidden and ward.free_before[0] - usage.free(ward.uppers[0])[0] > bound:
+            return "disk"
     if limits.inodes is not None:
-        lost = ward.free_before[1] - usage.free(ward.uppers[0])[1] if use.hidden else 0
-        if max(use.inodes, lost) > limits.inodes:
+        lost = ward.free_before[1] - usage.free(ward.uppers[0])[1] if hidden else 0
+        if max(use.inodes + found.disk_files, lost) > limits.inodes:
             return "inodes"
     return None
 
@@ -234,4 +247,4 @@ def last_look(sandbox: Sandbox) -> str | None:
             return full
     if not ward.uppers or (limits.disk_mb is None and limits.inodes is None):
         return None
-    return _passed(ward, _disk(ward, LAST_LOOK), 0)
+    return _passed(ward, _disk(ward, LAST_LOOK), nameless.Nameless())

@@ -63,6 +63,66 @@ def test_memory_bomb(inside: Callable, host: Host, name: str, enforcer: str) -> 
     assert (outcome.limit, outcome.memory_enforcer) == ("memory", host.memory_enforcer)
 
 
+# Nothing shows the size of these to a user: `m` maps a file, and nobody has it open.
+MAP = """
+import ctypes, os, platform, socket, threading, time
+libc = ctypes.CDLL(None)
+m, u = libc.mmap, libc.munmap
+m.restype = ctypes.c_void_p
+m.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+u.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+a, b = socket.socketpair()
+def keep(f, how):
+    m(None, 4096, 1, 1, f, 0) if how == "mapped" else socket.send_fds(a, [b"x"], [f])
+    os.close(f)
+def memory(how):
+    for n in range(60):
+        f = os.memfd_create("x")
+        os.write(f, bytes(4 << 20))
+        keep(f, how)
+def disk(how, files, size):
+    for n in range(files):
+        f = os.open("f", os.O_RDWR | os.O_CREAT)
+        os.unlink("f")
+        os.write(f, bytes(size))
+        keep(f, how)
+def shared():
+    for n in range(60):
+        p = m(None, 4 << 20, 3, 33, -1, 0)
+        ctypes.memset(p, 1, 4 << 20)
+        u(p + 4096, (4 << 20) - 4096)
+def without_first_thread(work):
+    threading.Thread(target=lambda: (time.sleep(0.1), work(), time.sleep(60)), daemon=True).start()
+    libc.syscall(60 if platform.machine() == "x86_64" else 93, 0)
+def unreadable(work):
+    libc.prctl(4, 0, 0, 0, 0)
+    work()
+"""
+HIDDEN_MEMORY = (
+    "memory('mapped')",
+    "memory('sent')",
+    "shared()",
+    "without_first_thread(lambda: globals().update(x=bytearray(400 << 20)))",
+    "unreadable(lambda: globals().update(f=os.memfd_create('x')) or [os.write(f, bytes(4 << 20)) for _ in range(60)])",
+)
+
+
+@pytest.mark.parametrize("bomb", HIDDEN_MEMORY)
+def test_memory_that_only_the_machine_counts(inside: Callable, host: Host, bomb: str) -> None:
+    host.memory, host.memory_enforcer = Watchdog("for this test"), "watchdog"
+    script = f"{MAP}\n{bomb}\ntime.sleep({LATE + 20})"
+    outcome, _ = inside(script, python=True, limits=Limits(memory_mb=200, seconds=LATE))
+    assert (outcome.limit, outcome.memory_enforcer) == ("memory", "watchdog")
+
+
+def test_segments_that_nobody_has_are_refused_where_memory_is_watched(inside: Callable, host: Host) -> None:
+    get = "print([libc.shmget(0, size, 0o1600) != -1 for size in (4096, 4097, 400 << 20)])"
+    bounded = host.memory_enforcer != "watchdog"
+    assert inside(f"{MAP}\n{get}", python=True)[1] == f"[True, {bounded}, {bounded}]\n"
+    host.memory, host.memory_enforcer = Watchdog("for this test"), "watchdog"
+    assert inside(f"{MAP}\n{get}", python=True)[1] == "[True, False, False]\n"
+
+
 def test_tmpfs_is_bounded_by_its_size_and_counts_where_there_is_a_cgroup(inside: Callable, host: Host) -> None:
     script = "dd if=/dev/zero of=/tmp/x bs=1M count=90 2>/dev/null; dd if=/dev/zero of=/dev/shm/x bs=1M; sleep 0.5"
     outcome, _ = inside(script, limits=Limits(memory_mb=80, tmp_mb=100, shm_mb=20, seconds=LATE))
@@ -97,6 +157,30 @@ DISK_BOMBS = {
         "os.mkdir('d'); os.chdir('d'); [open(f'f{n}', 'wb').close() for n in range(3000)]; os.chmod('.', 0)",
     ),
 }
+
+
+HIDDEN_DISK = {
+    "disk('mapped', 90, 1 << 20)": "disk",
+    "disk('sent', 90, 1 << 20)": "disk",
+    "disk('mapped', 3000, 0)": "inodes",
+    "unreadable(lambda: globals().update(f=open('f', 'wb')) or os.unlink('f') or f.write(bytes(90 << 20)))": "disk",
+    "without_first_thread(lambda: disk('mapped', 90, 1 << 20))": "disk",
+}
+
+
+@pytest.mark.parametrize("bomb", HIDDEN_DISK)
+def test_files_that_no_list_shows_take_disk(inside: Callable, overlay: Callable, bomb: str) -> None:
+    limits = Limits(disk_mb=50, inodes=1500, seconds=LATE)
+    script = f"{MAP}\n{bomb}\ntime.sleep({LATE + 20})"
+    outcome, _ = inside(script, python=True, workdir="/app", overlays=(overlay(),), limits=limits)
+    assert outcome.limit == HIDDEN_DISK[bomb]
+
+
+def test_a_mapped_file_that_was_replaced_is_no_matter(inside: Callable, overlay: Callable) -> None:
+    script = f"{MAP}\ndisk('mapped', 3, 1 << 20); disk('sent', 3, 1 << 20); time.sleep(1)"
+    limits = Limits(disk_mb=50, inodes=1500, seconds=LATE)
+    outcome, text = inside(script, python=True, workdir="/app", overlays=(overlay(),), limits=limits)
+    assert (outcome.exit_code, outcome.limit, text) == (0, None, "")
 
 
 @pytest.mark.parametrize("name", DISK_BOMBS)

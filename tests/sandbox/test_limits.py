@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,28 @@ def test_tree_finds_orphans_and_threads(host: Host) -> None:
     assert pids[0] == os.getpid() and host.launcher.pid in pids
     assert usage.tasks([os.getpid()]) >= 1
     assert usage.proportional([os.getpid()]) <= usage.resident([os.getpid()])
+
+
+def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchanged between the look at its name and the look into it, as an instance that still writes can do."""
+    upper, elsewhere = tmp_path / "upper", tmp_path / "elsewhere"
+    for path in (upper / "one", upper / "two/below", elsewhere / "below"):
+        path.mkdir(parents=True)
+    for number in range(50):
+        (elsewhere / f"below/{number}").touch()
+    seen = usage.disk([upper])
+    assert (seen.inodes, seen.hidden) == (3, False)
+    list_directory, calls = os.scandir, 0
+
+    def listed_late(place: int | str) -> Iterator[os.DirEntry[str]]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first was the top; whichever comes now, the other waits
+            for name in ("one", "two"):
+                (upper / name).rename(tmp_path / name)
+                (upper / name).symlink_to(elsewhere)
+        return list_directory(place)
+
+    monkeypatch.setattr(os, "scandir", listed_late)
+    assert usage.disk([upper]).inodes <= 3
+    assert calls > 1

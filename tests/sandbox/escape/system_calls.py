@@ -31,6 +31,8 @@ attempt("ptrace: be traced", *DENIED)(lambda: system_call("ptrace", 0, 0, 0, 0))
 attempt("pidfd_getfd: of pid 1", *DENIED)(lambda: system_call("pidfd_getfd", os.pidfd_open(1), 0, 0))
 attempt("io_uring: a ring", *DENIED)(lambda: system_call("io_uring_setup", 8, ctypes.create_string_buffer(120)))
 attempt("keyring: the user's session", *DENIED)(lambda: system_call("keyctl", 0, -4, 0, 0, 0))
+attempt("a thread with descriptors of its own", *DENIED)(lambda: system_call("clone", 0x10000, 0, 0, 0, 0))
+attempt("close_range: descriptors of its own", *DENIED)(lambda: system_call("close_range", 900, 900, 2))
 attempt("a number beyond the table", "ENOSYS")(lambda: _raw(100_000))
 attempt("a number with high bits", "ENOSYS", "EPERM", "SIGSYS")(lambda: _raw(1 << 32 | 272))
 
