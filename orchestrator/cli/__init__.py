@@ -131,6 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code. Every SiaError becomes a message on stderr, never a traceback; so does
     what the disk or the database refuses."""
     from orchestrator.errors import SiaError
+    from orchestrator.untrusted import printable
 
     sys.unraisablehook = _unraisable
 
@@ -138,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
         given = sys.argv[1:] if arguments is None else arguments
         code = build_app(given)(given, exit_on_error=False, print_error=True, result_action="return_value")
     except SiaError as error:
-        print(f"sia: {error.render()}", file=sys.stderr)
+        print(f"sia: {printable(error.render())}", file=sys.stderr)  # names of a candidate's files, for one
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("sia: interrupted", file=sys.stderr)
@@ -154,6 +155,6 @@ def main(arguments: list[str] | None = None) -> None:
         met = _met(error)
         if met is None:
             raise
-        print(f"sia: {met.render()}", file=sys.stderr)
+        print(f"sia: {printable(met.render())}", file=sys.stderr)
         sys.exit(met.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

@@ -104,13 +104,14 @@ def send(
 def _supervise(home: Home, engine: str | None, *, once: bool) -> int:
     from orchestrator.config import load_settings
     from orchestrator.supervisor import Supervisor
+    from orchestrator.untrusted import printable
 
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(Writer(1))
         log = stack.enter_context(Writer(2))
 
         def report(text: str) -> None:
-            log.write(f"{time.strftime('%H:%M:%S')} {text}\n".encode("utf-8", "replace"))
+            log.write(f"{time.strftime('%H:%M:%S')} {printable(text)}\n".encode())
 
         supervisor = Supervisor(
             home, load_settings(home.checkout), stdout=Answers(out).write, report=report, engine=engine, once=once

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import exports
 from orchestrator.candidates import Candidate, build, prepare
+from orchestrator.cli import main
 from orchestrator.config import Agent, Settings
 from orchestrator.errors import Refused
 from orchestrator.gitobjects import Entry, Object, encode_commit, encode_tree, object_id
@@ -270,6 +271,21 @@ def test_bad_input_conflict_with_the_generation(agent_repo: AgentRepo, capsys: p
     with pytest.raises(Refused, match=r"conflicts with the current generation in instance/text\.py") as caught:
         prepared(agent_repo, "clash")
     show(capsys, caught.value)
+
+
+def test_a_conflicting_name_does_nothing_to_the_terminal(
+    agent_repo: AgentRepo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _ = agent_repo.repository
+    name = "instance/\x1b]52;c;cHduZWQ=\x07\u202egood.py"
+    agent_repo.branch("clash", {name: LINES.replace("LINE_5 = 5", "LINE_5 = 'x'"), "instance/text.py": None})
+    advance(agent_repo, {"instance/text.py": LINES.replace("LINE_5 = 5", "LINE_5 = 'y'")})
+    monkeypatch.chdir(agent_repo.path)
+    with pytest.raises(SystemExit) as caught:
+        main(["env", "build", "clash"])
+    said = capsys.readouterr().err
+    assert caught.value.code == 78 and "conflicts with the current generation" in said and "good.py" in said
+    assert not {"\x1b", "\x07", "\u202e"} & set(said)
 
 
 @pytest.mark.bad_input

@@ -15,6 +15,7 @@ from orchestrator.engines.openai.dialects import DIALECTS, Dialect, Kind, dialec
 from orchestrator.engines.openai.failures import BrokenOff, outcome, pause, said
 from orchestrator.errors import ConfigError
 from orchestrator.protocol import EngineUsage
+from orchestrator.untrusted import printable
 
 DEFAULT_LIMIT = 32768  # tokens, where the server does not tell
 PATIENCE = 110.0  # seconds; the broker waits 120 for a byte and then knows no reason
@@ -241,5 +242,5 @@ def _of_client(error: Exception) -> bool:
 
 def _end(error: ConfigError) -> NoReturn:
     """End the program: no request can succeed, and only an engine that answers nobody is no instance's fault."""
-    print(error.render(), file=sys.stderr, flush=True)
+    print(printable(error.render()), file=sys.stderr, flush=True)  # a server's words are in it
     os._exit(error.exit_code)
