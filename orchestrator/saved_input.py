@@ -14,6 +14,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from orchestrator.data_layers import Levels
+from orchestrator.messages import MessageLog
 
 if TYPE_CHECKING:
     from orchestrator.generations import Data
@@ -43,11 +44,15 @@ def count_taken(home: Home, data: Data) -> int | None:
 
 
 def after_crash(home: Home, connection: sqlite3.Connection, nonce: str, data: Data, fed: int | None = None) -> int:
-    """Offset in the message log from which the next launch is fed. `fed`: end of what was fed, where it is known."""
+    """Offset in the message log from which the next launch is fed.
+
+    `fed`: end of what was fed; where nobody knows it any more, that is the end of the log at most.
+    """
     row = connection.execute("SELECT stdin_start, stdin_count FROM launch WHERE nonce = ?", (nonce,)).fetchone()
     proved = data.stdin_offset
     now = count_taken(home, data)
     if row is None or row["stdin_count"] is None or now is None or now < row["stdin_count"]:
         return proved
     told = int(row["stdin_start"]) + now - int(row["stdin_count"])
-    return max(proved, told if fed is None else min(told, fed))
+    most = MessageLog(home.main / "messages.log").size() if fed is None else fed
+    return max(proved, min(told, most))

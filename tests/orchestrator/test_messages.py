@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from orchestrator import database
 from orchestrator.errors import SiaError
+from orchestrator.home import open_home
+from orchestrator.ledger_values import Data
 from orchestrator.messages import MESSAGE_LIMIT, MessageLog
+from orchestrator.saved_input import after_crash
 
 
 def test_offsets_follow_each_other(tmp_path: Path) -> None:
@@ -18,6 +23,24 @@ def test_offsets_follow_each_other(tmp_path: Path) -> None:
     assert (first.start, first.end, second.start) == (0, 4, 4)
     assert second.end == log.size() == 4 + len("zwei ü\n".encode())
     assert log.read(second.start, 100) == "zwei ü\n".encode()
+
+
+def test_a_forged_count_does_not_swallow_later_messages(tmp_path: Path) -> None:
+    """The state that a killed main left claims that it has read far beyond the end of the log."""
+    (tmp_path / ".git").mkdir()
+    home = open_home(tmp_path)
+    log = MessageLog(home.main / "messages.log")
+    log.append("before")
+    state = home.main / "levels/1/data/upper/state"
+    state.mkdir(parents=True)
+    (state / "agent.xml").write_text('<state stdin_taken="999999999999999"/>')
+    with closing(database.connect(home.database)) as store:
+        store.execute("INSERT INTO generation VALUES (0, 'c', 't', NULL, 'first', NULL, NULL, 0, 'good', NULL)")
+        row = "INSERT INTO launch (nonce, generation, level, stdin_start, stdin_count, started)"
+        store.execute(f"{row} VALUES ('main-1', 0, 1, 0, 0, 0)")
+        offset = after_crash(home, store, "main-1", Data((), 1, 0))
+    log.append("after")
+    assert log.read(offset, 1000) == b"after\n"
 
 
 def test_only_whole_messages_are_read(tmp_path: Path) -> None:
