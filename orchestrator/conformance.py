@@ -25,6 +25,7 @@ from orchestrator.conformance_peer import Peer, Prompt, Silent
 from orchestrator.conformance_scripts import ScriptSteps
 from orchestrator.home import Home
 from orchestrator.instances import AGENT_DATA, Instance, InstanceSetup, skeletons
+from orchestrator.kept_end import KeptEnd
 from orchestrator.log_comparison import compare_answers
 from orchestrator.own_logs import OwnLogs
 from orchestrator.services import HomeServices
@@ -296,7 +297,7 @@ class _Laboratory:
     @contextmanager
     def _launch(self, overlays: tuple[Overlay, ...], name: str) -> Iterator[_Run]:
         """A running instance with its engine end."""
-        peer, out, log = Peer(), bytearray(), self._directory / f"{name}.log"
+        peer, out, log = Peer(), KeptEnd(), self._directory / f"{name}.log"
         setup = InstanceSetup(self._build, WORKDIR, overlays, {}, Limits(seconds=120.0))
         socket = self._server.listen("conformance")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import replace
 
 import pytest
@@ -204,6 +205,13 @@ def test_bad_input_instance(
     assert any(word in found["19"] for word in words), found["19"]
     with capsys.disabled():
         print(f"\n  check 19 ({TITLES['19']}): {found['19'][:200]}")
+
+
+def test_an_instance_that_never_stops_printing_takes_no_memory(kit: TrialKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.conformance.FIRST_SECONDS", 5.0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    failed(kit, "import os\nfor _ in range(200): os.write(1, bytes(1 << 20))")  # in each of three launches
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # kB
 
 
 def test_a_schema_with_other_actions_is_asked_less(kit: TrialKit) -> None:
