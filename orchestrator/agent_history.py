@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from orchestrator import durable, scratch
@@ -31,6 +32,7 @@ MAX_BUNDLE = 16 << 20  # bytes
 MAX_WHY = 4000  # characters kept
 MAX_WALK = 2000  # commits of a proposal that are searched for the clone's base
 CHECK_SECONDS = 60.0
+PATIENCE = 120.0  # seconds that a proposal waits for others that are being checked
 
 
 def bundle(repo: Repository, commit: str, paths: Sequence[str]) -> Path:
@@ -84,6 +86,9 @@ def _synthesise(
     return stands_for, new
 
 
+_one_at_a_time = threading.Lock()  # checking one may take half a gigabyte, and every instance could ask for it
+
+
 def accept_proposal(
     home: Home, branch: str, why: str, bundle: bytes, origin: str, paths: Sequence[str] | None = None
 ) -> str:
@@ -107,7 +112,7 @@ def accept_proposal(
     header = _header(bundle, where)
     tip = _tip(header, branch, where)
     repo = Repository(home).ensure()
-    with repo.quarantine() as inside, closing(connect(home.database)) as database:
+    with _turn(where), repo.quarantine() as inside, closing(connect(home.database)) as database:
         known = database.execute("SELECT id FROM proposal WHERE tip = ?", (tip,)).fetchone()
         if known:
             return f"proposal/{known['id']}"
@@ -120,6 +125,16 @@ def accept_proposal(
             commit, left_out = _full_commit(inside, objects, tip, base, paths, branch, _clean(why), where)
         row = (commit.oid, base, tip, branch, _clean(why), origin, int(left_out))
         return f"proposal/{_store(repo, inside, database, row)}"
+
+
+@contextmanager
+def _turn(where: str) -> Iterator[None]:
+    if not _one_at_a_time.acquire(timeout=PATIENCE):
+        raise Refused("other proposals are being checked", where=where, fix="propose it again in a few minutes")
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
 
 
 _REMAKE = "commit your change in the clone, then make the bundle with `git bundle create FILE main..BRANCH`"

@@ -17,14 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from orchestrator.errors import ConfigError, Failed
+from orchestrator.errors import ConfigError, Failed, Refused
 from orchestrator.gitobjects import EMPTY_TREE, Commit, Entry, Kind, Object, encode_pack, parse_commit, parse_tree
 from orchestrator.scratch import fix_of
 
 OLDEST = (2, 38)  # the first with `merge-tree --write-tree`
 SECONDS = 300.0  # no plumbing command on a sane repository takes that long
 LOOSE_UP_TO = 100  # objects of one write that are stored loose; more become a pack
-MEMORY = 4 << 30  # bytes of address space of a git process that reads foreign objects
+MEMORY = 512 << 20  # bytes for a git process that reads foreign objects, without what it maps of files
+TREE_BYTES = 4 << 20  # of one tree: some hundred thousand names, and each becomes an object here
 
 _CONFIG = (
     "core.hooksPath=/dev/null",
@@ -109,7 +110,7 @@ class Git:
     ) -> None:
         self.directory = directory
         self.extra = dict(extra or {})
-        self.memory = memory  # bytes of address space
+        self.memory = memory  # bytes of its heap
         self.durable = durable  # False only for scratch stores
         self.hold = tuple(hold)  # descriptors of locks that children keep, should this process die before them
 
@@ -130,7 +131,7 @@ class Git:
         )
         if self.memory is not None:
             try:
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (self.memory, self.memory))
+                resource.prlimit(process.pid, resource.RLIMIT_DATA, (self.memory, self.memory))
             except ProcessLookupError:
                 pass
         return process
@@ -283,8 +284,14 @@ class Objects:
         return content
 
     def tree(self, name: str) -> list[Entry]:
-        """Entries of a tree."""
-        return parse_tree(self.read(name, "tree")) if name != EMPTY_TREE else []
+        """Entries of a tree. Raises Refused if it is larger than TREE_BYTES."""
+        if name == EMPTY_TREE:
+            return []
+        found = self.info(name)
+        if found and found[2] > TREE_BYTES:
+            what = f"a directory with a list of names of {found[2]} bytes, more than {TREE_BYTES}"
+            raise Refused(what, where=f"tree {found[0][:12]}", fix="keep fewer files in one directory")
+        return parse_tree(self.read(name, "tree"))
 
     def commit(self, name: str) -> Commit:
         """A commit."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import database
@@ -17,6 +18,7 @@ from orchestrator.home import Home
 BRANCH_LENGTH = 100
 REASON_LENGTH = 4000
 PROPOSALS_AN_HOUR = 10  # of one instance
+ATTEMPTS_AN_HOUR = 30  # the same, with those that were refused: each is unpacked and checked
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class HomeServices:
 
     home: Home
     agent_paths: tuple[str, ...]
+    _attempts: dict[str, deque[float]] = field(default_factory=dict, compare=False)  # when each instance proposed
+    _counting: threading.Lock = field(default_factory=threading.Lock, compare=False)
 
     def propose(self, origin: str, branch: str, why: str, bundle: bytes) -> str:
         """Store a proposal; people see it in `sia candidate list`. A few in an hour: each may take 16 MB of disk."""
@@ -41,8 +45,21 @@ class HomeServices:
         if recent >= PROPOSALS_AN_HOUR:
             what = f"{recent} proposals came within the last hour, the most is {PROPOSALS_AN_HOUR}"
             raise UsageError(what, fix="wait, and propose only what you have tested")
+        self._count(origin)
         stored = accept_proposal(self.home, branch, why, bundle, origin, self.agent_paths)
         return f"The proposal is stored as {stored}. People decide when it is judged against the running generation."
+
+    def _count(self, origin: str) -> None:
+        """One more attempt, if there may be one."""
+        now = time.monotonic()
+        with self._counting:
+            for name in [name for name, times in self._attempts.items() if times[-1] < now - 3600]:
+                del self._attempts[name]
+            attempts = self._attempts.get(origin, deque())
+            if len(attempts) == ATTEMPTS_AN_HOUR and attempts[0] > now - 3600:
+                what = f"{ATTEMPTS_AN_HOUR} proposals were tried within the last hour, which is the most"
+                raise UsageError(what, fix="wait, and propose only what you have tested")
+            self._attempts[origin] = deque((*attempts, now), maxlen=ATTEMPTS_AN_HOUR)
 
     def results(self, origin: str, campaign: str) -> str:
         """Verdicts and mean rewards of a campaign that has ended, unless one of its tasks is sealed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import database
+from orchestrator import agent_history, database
 from orchestrator.agent_history import MAX_BUNDLE, accept_proposal, bundle
 from orchestrator.candidates import prepare
 from orchestrator.cli.candidate import list_candidates
@@ -289,13 +289,48 @@ def test_bad_input_proposal_that_unpacks_to_gigabytes(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # kB
 
 
+@pytest.mark.bad_input
+def test_bad_input_proposal_that_takes_gigabytes_of_gits_memory(
+    agent_repo: AgentRepo, clone: Clone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tree of 600 MB, as it says of itself: git makes room for a tree as a whole."""
+    with pytest.raises(Refused, match="objects: fatal: Out of memory") as caught:
+        propose(agent_repo, _with_object(forged(clone, []), 2, 600 << 20, zlib.compress(b"")))
+    show(capsys, caught.value)
+
+
+@pytest.mark.bad_input
+def test_bad_input_proposal_with_a_tree_of_megabytes(
+    agent_repo: AgentRepo, clone: Clone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [Entry(0o100644, f"{number:0240d}", BLOB.oid) for number in range(19_000)]
+    with pytest.raises(Refused, match="list of names of 5092000 bytes, more than 4194304") as caught:
+        propose(agent_repo, forged(clone, names, BLOB))
+    show(capsys, caught.value)
+
+
+def test_proposals_are_checked_one_at_a_time(
+    agent_repo: AgentRepo, clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone.repo.commit({"instance/text.py": "GREETING = 2\n"})
+    content = clone.bundle("better")
+    monkeypatch.setattr(agent_history, "PATIENCE", 0.05)
+    with agent_history._turn("another"), pytest.raises(Refused, match="other proposals are being checked"):
+        propose(agent_repo, content)
+    assert propose(agent_repo, content) == "proposal/1"
+
+
 def _with_large_blob(clone: Clone, oid: str, size: int, body: bytes) -> bytes:
+    return _with_object(forged(clone, [Entry(0o100644, "zeros", oid)]), 3, size, body)
+
+
+def _with_object(content: bytes, kind: int, size: int, body: bytes) -> bytes:
+    """A bundle with one more object in its pack: 3 = blob, 2 = tree."""
     import hashlib
 
-    content = forged(clone, [Entry(0o100644, "zeros", oid)])
     header, pack = content.split(b"\n\n", 1)
     head, rest = bytearray(), size >> 4
-    byte = (3 << 4) | (size & 15)
+    byte = (kind << 4) | (size & 15)
     while rest:
         head.append(byte | 0x80)
         byte, rest = rest & 0x7F, rest >> 7

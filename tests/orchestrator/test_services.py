@@ -11,7 +11,7 @@ import pytest
 from orchestrator import database
 from orchestrator.errors import Failed, Refused, UsageError
 from orchestrator.home import open_home
-from orchestrator.services import PROPOSALS_AN_HOUR, HomeServices
+from orchestrator.services import ATTEMPTS_AN_HOUR, PROPOSALS_AN_HOUR, HomeServices
 
 
 @pytest.fixture
@@ -94,6 +94,16 @@ def test_one_instance_can_not_fill_the_disk_with_proposals(services: HomeService
             values = (number, f"c{number}", "b", f"t{number}", "x", "y", "t1", 0, time.time())
             connection.execute("INSERT INTO proposal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
     with pytest.raises(UsageError, match="the most is 10"):
+        services.propose("t1", "x", "y", b"x")
+    with pytest.raises(Refused, match="not a usable git bundle"):
+        services.propose("t2", "x", "y", b"x")
+
+
+def test_refused_proposals_are_counted_too(services: HomeServices) -> None:
+    for _ in range(ATTEMPTS_AN_HOUR):
+        with pytest.raises(Refused, match="not a usable git bundle"):
+            services.propose("t1", "x", "y", b"x")
+    with pytest.raises(UsageError, match="30 proposals were tried within the last hour"):
         services.propose("t1", "x", "y", b"x")
     with pytest.raises(Refused, match="not a usable git bundle"):
         services.propose("t2", "x", "y", b"x")
