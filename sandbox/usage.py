@@ -157,7 +157,8 @@ def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
                 hidden = hidden or error.errno in (errno.EACCES, errno.ENAMETOOLONG)
                 continue
             try:
-                found = _entries(here)
+                found, seen = _entries(here)
+                hidden = hidden or not seen
             finally:
                 if len(way) > LONG and left:  # the kernel takes 4096 bytes, an instance can nest far more
                     left -= 1
@@ -178,14 +179,23 @@ def disk(tops: Sequence[Path], seconds: float = 60.0) -> DiskUse:
     return DiskUse(size, inodes, hidden)
 
 
-def _entries(directory: int) -> list[tuple[str, os.stat_result]]:
-    """Names in an open directory and what they are; those that have gone by now are left out."""
-    found = []
-    with contextlib.suppress(OSError), os.scandir(directory) as scan:
-        for entry in scan:
-            with contextlib.suppress(OSError):
-                found.append((entry.name, entry.stat(follow_symlinks=False)))
-    return found
+def _entries(directory: int) -> tuple[list[tuple[str, os.stat_result]], bool]:
+    """Names in an open directory and what they are, without those that have gone by now; whether all could be seen."""
+    found, seen = [], True
+    try:
+        with os.scandir(directory) as scan:
+            for entry in scan:
+                try:
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+                except PermissionError:  # one that may be listed, but not entered
+                    seen = False
+                except OSError:
+                    pass
+    except FileNotFoundError:
+        pass  # the directory itself
+    except OSError:
+        seen = False
+    return found, seen
 
 
 def disk_in_closed(tops: Sequence[Path], seconds: float) -> DiskUse | None:

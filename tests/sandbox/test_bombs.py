@@ -144,6 +144,10 @@ DISK_BOMBS = {
         "disk",
         "os.makedirs('d/e'); f = open('d/e/f', 'wb'); os.chmod('d', 0); [f.write(bytes(1 << 20)) for _ in range(90)]",
     ),
+    "in one that only lists": (
+        "disk",
+        "os.mkdir('d'); f = open('d/f', 'wb'); os.chmod('d', 0o400); [f.write(bytes(1 << 20)) for _ in range(90)]",
+    ),
     "files": ("inodes", "[open(f'f{n}', 'wb').close() for n in range(3000)]"),
     "directories": ("inodes", "[os.mkdir(f'd{n}') for n in range(3000)]"),
     "symlinks": ("inodes", "[os.symlink('x', f'l{n}') for n in range(3000)]"),
