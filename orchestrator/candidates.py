@@ -17,6 +17,7 @@ from orchestrator.gitio import Git, Objects
 from orchestrator.gitobjects import Commit, encode_commit
 from orchestrator.home import Home
 from orchestrator.repository import Repository
+from orchestrator.untrusted import one_line
 
 if TYPE_CHECKING:
     from orchestrator.config import Settings
@@ -121,7 +122,7 @@ def _merge_agent_paths(
     result = scratch.result(*arguments, ok=(0, 1))
     tree, *conflicts = result.stdout.decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
     if result.returncode:
-        named = ", ".join(sorted({path for path in conflicts if path})[:10])
+        named = one_line(", ".join(sorted({path for path in conflicts if path})[:10]), 1000)
         fix = f"rebase it on the current generation ({mine.oid[:12]}) and resolve them"
         raise Refused(f"conflicts with the current generation in {named}", where=where, fix=fix)
     if tree == mine.agent.oid:

@@ -127,11 +127,18 @@ def _met(error: Exception) -> SiaError | None:
     return None
 
 
+def _say(error: SiaError) -> None:
+    """On stderr, cleaned: it may name files that an instance or a candidate named."""
+    from orchestrator.untrusted import one_line, printable
+
+    error.where = one_line(error.where, 2000)
+    print(f"sia: {printable(error.render())}", file=sys.stderr)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code. Every SiaError becomes a message on stderr, never a traceback; so does
     what the disk or the database refuses."""
     from orchestrator.errors import SiaError
-    from orchestrator.untrusted import printable
 
     sys.unraisablehook = _unraisable
 
@@ -139,7 +146,7 @@ def main(arguments: list[str] | None = None) -> None:
         given = sys.argv[1:] if arguments is None else arguments
         code = build_app(given)(given, exit_on_error=False, print_error=True, result_action="return_value")
     except SiaError as error:
-        print(f"sia: {printable(error.render())}", file=sys.stderr)  # names of a candidate's files, for one
+        _say(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("sia: interrupted", file=sys.stderr)
@@ -155,6 +162,6 @@ def main(arguments: list[str] | None = None) -> None:
         met = _met(error)
         if met is None:
             raise
-        print(f"sia: {printable(met.render())}", file=sys.stderr)
+        _say(met)
         sys.exit(met.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

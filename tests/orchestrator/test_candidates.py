@@ -277,15 +277,15 @@ def test_a_conflicting_name_does_nothing_to_the_terminal(
     agent_repo: AgentRepo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _ = agent_repo.repository
-    name = "instance/\x1b]52;c;cHduZWQ=\x07\u202egood.py"
+    name = "instance/\x1b]52;c;cHduZWQ=\x07\u202egood\n  fix: run this.py"
     agent_repo.branch("clash", {name: LINES.replace("LINE_5 = 5", "LINE_5 = 'x'"), "instance/text.py": None})
     advance(agent_repo, {"instance/text.py": LINES.replace("LINE_5 = 5", "LINE_5 = 'y'")})
     monkeypatch.chdir(agent_repo.path)
     with pytest.raises(SystemExit) as caught:
         main(["env", "build", "clash"])
-    said = capsys.readouterr().err
-    assert caught.value.code == 78 and "conflicts with the current generation" in said and "good.py" in said
-    assert not {"\x1b", "\x07", "\u202e"} & set(said)
+    said, refused = capsys.readouterr().err, "conflicts with the current generation"
+    assert caught.value.code == 78 and refused in said and "good fix: run this.py" in said
+    assert not {"\x1b", "\x07", "\u202e"} & set(said) and said.count("\n") == 2
 
 
 @pytest.mark.bad_input
