@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import threading
 import time
@@ -74,8 +75,10 @@ def test_the_standard_agent_completes(kit: TrialKit) -> None:
 
 
 def test_exit_zero_without_work_gives_zero(kit: TrialKit) -> None:
-    record = kit.run("print('hello')")
+    """And no error of ours, which would undo it, when it closes its data to a supervisor that is not root."""
+    record = kit.run("import os; print('hello'); os.chmod('/root/data', 0)")
     assert (record.outcome, record.reward, record.changes) == ("completed", 0.0, 0)
+    assert os.geteuid() == 0 or any("can't be read" in note for note in record.notes)
 
 
 def test_what_it_printed_reaches_the_tests(kit: TrialKit) -> None:
