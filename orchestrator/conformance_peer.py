@@ -74,11 +74,20 @@ class Peer:
         self.instance_end.close()
 
     def _send(self, data: bytes) -> None:
+        self.early = self.early or self._waiting()
         try:
             self._line.settimeout(5.0)
             self._line.sendall(data)
         except OSError as error:
             raise Silent(f"it does not read its engine line ({error})") from None
+
+    def _waiting(self) -> bool:
+        """Whether something was sent that comes too early: what it asks for can't depend on the reply yet."""
+        self._line.setblocking(False)  # with a timeout, recv(2) would wait for it
+        try:
+            return bool(self._line.recv(65536, socket.MSG_PEEK).strip())
+        except OSError:
+            return False
 
     def _receive(self, end: float) -> bytes:
         parts, size = [self._rest], len(self._rest)
