@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,10 @@ CONFORMANCE_AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Setup:
-    """A campaign that may start or go on: settings as they were at its start, tasks, arms and what they run from."""
+    """A campaign that may start or go on: settings as they were at its start, tasks, arms and what they run from.
+
+    `unasked`: by arm, the conformance checks that its schema left nothing to ask for.
+    """
 
     campaign: Campaign
     settings: Settings
@@ -45,6 +48,7 @@ class Setup:
     task_rows: tuple[TaskRow, ...]
     arms: tuple[ArmRow, ...]
     builds: Mapping[str, AgentBuild]
+    unasked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def engine_command(self) -> tuple[str, ...]:
@@ -55,7 +59,8 @@ class Setup:
 
     def kept(self) -> dict[str, Any]:
         """What a resumed campaign needs besides its file (JSON)."""
-        return {"agent": self.settings.agent.model_dump(mode="json"), "engine": list(self.engine_command)}
+        kept = {"agent": self.settings.agent.model_dump(mode="json"), "engine": list(self.engine_command)}
+        return kept | ({"unasked": dict(self.unasked)} if self.unasked else {})
 
 
 def from_file(home: Home, file: Path, connection: sqlite3.Connection, say: Say) -> Setup:
@@ -132,14 +137,17 @@ def with_conformance(setup: Setup, host: Host, say: Say) -> Setup:
 
     Raises Failed if the baseline itself fails: there is nothing to compare with then.
     """
-    from orchestrator.conformance import GATE, check
+    from orchestrator.conformance import GATE, check, not_asked
 
     say(f"checking the contract of {len(setup.arms)} agents")
     commits = {arm.judged: setup.builds[arm.name] for arm in setup.arms}  # each commit once
     with ThreadPoolExecutor(CONFORMANCE_AT_ONCE, thread_name_prefix="conformance") as pool:
         results = dict(zip(commits, pool.map(lambda build: check(host, build, GATE), commits.values()), strict=True))
-    arms = []
+    arms, unasked = [], {}
     for arm in setup.arms:
+        if left_out := not_asked(results[arm.judged]):
+            unasked[arm.name] = left_out
+            say(f"{arm.name}: checks of the contract that were not asked: {left_out}")
         failed = [item for item in results[arm.judged] if not item.passed]
         reason = "; ".join(f"check {item.number} ({item.title}): {one_line(item.detail)}" for item in failed)
         if failed and arm.name == BASELINE:
@@ -151,7 +159,7 @@ def with_conformance(setup: Setup, host: Host, say: Say) -> Setup:
         if failed:
             say(f"{arm.name}: disqualified before the first trial: {reason}")
         arms.append(replace(arm, refused=reason or None))
-    return replace(setup, arms=tuple(arms))
+    return replace(setup, arms=tuple(arms), unasked=unasked)
 
 
 def _tasks(campaign: Campaign, root: Path, file: Path) -> tuple[Task, ...]:

@@ -88,6 +88,12 @@ class CampaignView:
         return tuple(arm for arm in self.arms if arm.name != BASELINE)
 
     @property
+    def unasked(self) -> tuple[str, ...]:
+        """Sentences: which checks of the contract an arm could not be asked, since its schema lacks their actions."""
+        found = self.setup.get("unasked", {})
+        return tuple(f"{arm}: checks of the contract that were not asked: {why}" for arm, why in found.items())
+
+    @property
     def done(self) -> int:
         """Finished trials."""
         return sum(trial.state == "done" for trial in self.trials)

@@ -197,7 +197,7 @@ def _trials(view: CampaignView) -> _Grid:
 
 
 def _notes(view: CampaignView) -> list[str]:
-    notes = [f"{note}." for note in panels.forgeability_notes(view)]
+    notes = [f"{note}." for note in (*panels.forgeability_notes(view), *(one_line(line, 400) for line in view.unasked))]
     if view.error:
         notes.append(f"Error: {one_line(view.error, 400)}")
     seen = {one_line(note, 200) for t in view.trials if t.record for note in t.record.get("notes", ())}

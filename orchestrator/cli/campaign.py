@@ -129,6 +129,8 @@ def _print(view: CampaignView, *, json: bool, trials: bool = False) -> int:
             left = ", ".join(one_line(path, 80) for path in arm.left_out)
             text = f"{one_line(arm.name, 60)}: not judged, since outside the agent paths: {left}"
             console.print(text, markup=False, soft_wrap=True)
+    for line in view.unasked:
+        console.print(one_line(line, 400), markup=False, soft_wrap=True)
     _hint(view)
     return 0
 

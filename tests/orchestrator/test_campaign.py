@@ -95,10 +95,16 @@ def test_the_baseline_alone_is_measured(place: Workplace) -> None:
 @ONE_MODE
 def test_one_that_breaks_the_contract_is_out_before_the_first_trial(place: Workplace) -> None:
     place.branch("broken", {"instance/__main__.py": "raise SystemExit(3)\n"})
-    place.campaign_file("careful", "broken")
+    schema = (REPOSITORY / "action_schema.xsd").read_text(encoding="utf-8")
+    lean = schema.replace('<xs:element name="repeat" type="script"/>', "")
+    assert lean != schema
+    place.branch("lean", {PROMPT: CARE, "action_schema.xsd": lean})
+    place.campaign_file("lean", "broken")
     place.sia("campaign", "run", "campaign.toml")
     shown = place.shown()
-    assert place.verdicts() == {"careful": "better", "broken": "disqualified"}
+    assert place.verdicts() == {"lean": "better", "broken": "disqualified"}
+    left_out = "lean: checks of the contract that were not asked: 6b: its schema has no <repeat>"
+    assert left_out in place.sia("campaign", "show").stdout, "what was passed unasked is said with the result"
     assert shown["verdicts"]["broken"]["reasons"][0].startswith("conformance: check ")
     assert not [trial for trial in shown["trials"] if trial["arm"] == "broken"]
 

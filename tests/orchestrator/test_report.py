@@ -90,7 +90,8 @@ def stored(home: Home, *, hostile: str = HOSTILE) -> CampaignView:
             return trials
 
         rows = [TaskRow(task, task, "k", "train") for task in tasks]
-        name = store.create(file=hostile, spec=spec, setup={}, baseline=COMMIT, arms=arms, tasks=rows, plan=planned)
+        setup = {"unasked": {hostile: "6b: its schema has no <repeat>"}}
+        name = store.create(file=hostile, spec=spec, setup=setup, baseline=COMMIT, arms=arms, tasks=rows, plan=planned)
         for trial in trials:
             evidence = hostile if (trial.arm, trial.task) == ("cheat", "t3") else None
             reward = {"good": 1.0, "cheat": 1.0}.get(trial.arm, 0.0)
@@ -134,6 +135,7 @@ def test_the_markdown_report_keeps_its_tables(home: Home) -> None:
             bars = {line.replace("\\|", "").count("|") for line in block.splitlines()}
             assert len(bars) == 1, block
     assert "disqualified" in text and "forgeable" in text and "unchecked" in text
+    assert "checks of the contract that were not asked: 6b: its schema has no \\<repeat\\>." in text
 
 
 def test_the_same_campaign_gives_the_same_bytes(home: Home) -> None:
