@@ -25,6 +25,8 @@ def text(element: etree._Element, child: str = "") -> str:
     return (element.findtext(child) or "" if child else element.text or "").strip()
 
 
+@pytest.mark.spec("1")
+@pytest.mark.spec("3")
 def test_a_conversation(agent) -> None:  # type: ignore[no-untyped-def]
     agent.start(
         [
@@ -56,6 +58,8 @@ def test_the_prompt_names_the_places_of_this_machine(agent) -> None:  # type: ig
     assert f"{agent.data}/tasks" in agent.requests()[0] and "/root/data" not in agent.requests()[0]
 
 
+@pytest.mark.spec("3")
+@pytest.mark.spec("18")
 def test_real_metrics(agent, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     agent._env["SIA_DETERMINISTIC"] = "0"
     agent.start(["<stop/>"])
@@ -66,6 +70,8 @@ def test_real_metrics(agent, monkeypatch: pytest.MonkeyPatch) -> None:  # type: 
     assert 0 <= int(root.get("cpu", "")) <= 100 and int(root.get("context", "")) >= 1
 
 
+@pytest.mark.spec("1")
+@pytest.mark.spec("14")
 def test_the_log_is_written_before_the_answer_is_parsed(agent) -> None:  # type: ignore[no-untyped-def]
     answer = "<single>cat ../data/iterations/00000001.xml</single>"
     agent.start([answer, "<!-- why -->\x1b<stop/>", "<stop/>"])
@@ -102,6 +108,7 @@ ODD_ANSWERS: list[object] = [
 ]
 
 
+@pytest.mark.spec("12")
 def test_odd_answers_become_entries(agent) -> None:  # type: ignore[no-untyped-def]
     agent.start([*ODD_ANSWERS, "<stop/>"])
     assert agent.finish(seconds=60)[0] == 0
@@ -112,6 +119,7 @@ def test_odd_answers_become_entries(agent) -> None:  # type: ignore[no-untyped-d
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR1, 42), (signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.spec("34")
 def test_signals_finish_the_iteration(agent, until: Callable[..., None], signum: int, code: int) -> None:  # type: ignore[no-untyped-def]
     process = agent.start(["<single>touch began; sleep 0.5; echo finished</single>", "<stop/>"])
     until((agent.directory / "work" / "began").exists)
@@ -130,6 +138,7 @@ def test_sigterm_cancels_an_answer_that_does_not_come(agent, monkeypatch: pytest
     assert agent.finish(seconds=12)[0] == 0
 
 
+@pytest.mark.spec("35")
 def test_a_restart_compiles_the_same_context(agent, until: Callable[..., None]) -> None:  # type: ignore[no-untyped-def]
     answers = [
         "<reasoning>one ]]> &amp;</reasoning>",
@@ -224,12 +233,14 @@ def test_unreadable_state_is_told_and_kept(agent) -> None:  # type: ignore[no-un
     assert logs == ["00000001.xml", "00000002.xml", "00000003.xml"], "no log was overwritten"
 
 
+@pytest.mark.spec("19")
 def test_budget_ends_in_order(agent) -> None:  # type: ignore[no-untyped-def]
     agent.start(["<reasoning>x</reasoning>", {"error": "budget 1 iteration is used up"}])
     assert agent.finish()[0] == 0
     assert "1 iteration is used up" in agent.stderr
 
 
+@pytest.mark.spec("19")
 def test_an_engine_that_keeps_failing_ends_the_agent_in_order(agent) -> None:  # type: ignore[no-untyped-def]
     agent.start(["<reasoning>kept</reasoning>", {"error": "engine out of order"}])
     assert agent.finish(seconds=30)[0] == 75

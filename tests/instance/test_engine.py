@@ -43,6 +43,7 @@ def peer() -> Iterator[Peer]:
     made.theirs.close()
 
 
+@pytest.mark.spec("15")
 def test_requests_are_as_the_contract_says(peer: Peer) -> None:
     peer.reply(b"1024\x04", b"405\x04", b"<stop", b"/>\x04")
     assert peer.engine.token_limit() == 1024
@@ -58,6 +59,7 @@ def test_requests_are_as_the_contract_says(peer: Peer) -> None:
     assert peer.request().findtext("prefix") == "<rea"
 
 
+@pytest.mark.spec("16")
 def test_the_prefix_is_put_in_front(peer: Peer) -> None:
     peer.reply(b"soning>x</reasoning>\x04")
     assert "".join(peer.engine.infer("s", "c", "<rea")) == "<reasoning>x</reasoning>"
@@ -87,6 +89,7 @@ def test_two_replies_in_one_piece(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("before", [b"", b"<reasoning>half an ans"])
+@pytest.mark.spec("19")
 def test_typed_errors(peer: Peer, before: bytes) -> None:
     peer.reply(before + b"\x15budget 40 iterations", b" are used up\x04", b"7\x04")
     with pytest.raises(EngineError) as caught:
@@ -116,6 +119,7 @@ def test_bytes_that_are_not_text(peer: Peer) -> None:
     assert "".join(peer.engine.infer("s", "c")) == "\ufffd\ufffd\x00"
 
 
+@pytest.mark.spec("19")
 def test_a_request_to_stop_cancels(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("instance.signals.STOP_GRACE", 0.2)
     peer.interrupt.ask("stop")

@@ -37,6 +37,7 @@ def pipes() -> Iterator[Pipes]:
             pass
 
 
+@pytest.mark.spec("25")
 def test_nothing_waits(pipes: Pipes) -> None:
     assert pipes.buffer.take() is False
     assert pipes.buffer.read() == "" and pipes.buffer.buffer_length() == 0
@@ -76,6 +77,7 @@ def test_state_goes_on(pipes: Pipes) -> None:
     assert other.read() == "one‹U+DCFF›ä"
 
 
+@pytest.mark.spec("25")
 def test_a_reader_that_does_not_read_never_blocks(pipes: Pipes) -> None:
     text = "0123456789" * 20_000
     begin = time.monotonic()
@@ -117,6 +119,7 @@ def test_unfinished_of_any_bytes(data: bytes) -> None:
     assert 0 <= unfinished(data) <= min(3, len(data))
 
 
+@pytest.mark.spec("25")
 def test_web_buffer() -> None:
     web = WebIOBuffer()
     web.append_stdin("hi")

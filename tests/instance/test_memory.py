@@ -34,6 +34,9 @@ def parser(io: WebIOBuffer, runner: ScriptRunner, ids: SequentialIds, clock: Clo
     return ResponseParser(io, runner, ids, clock)
 
 
+@pytest.mark.spec("5")
+@pytest.mark.spec("23")
+@pytest.mark.spec("24")
 def test_each_action_becomes_its_class(parser: ResponseParser, io: WebIOBuffer) -> None:
     io.append_stdin("hello\x00")
     assert isinstance(parser.parse("<stop/>"), StopCommand)
@@ -57,6 +60,8 @@ def test_what_can_not_be_done_is_said(parser: ResponseParser, answer: str) -> No
         parser.parse(answer)
 
 
+@pytest.mark.spec("21")
+@pytest.mark.spec("26")
 def test_memory(memory: WorkingMemory, clock: Clock) -> None:
     first, second = ReasoningEntry("a", "1", clock.now()), ParseErrorEntry("b", "c", "2", clock.now())
     memory.add_entry(first)
@@ -74,6 +79,7 @@ def test_memory(memory: WorkingMemory, clock: Clock) -> None:
     assert memory.get_entries() == [] and memory.get_entry("2") is None
 
 
+@pytest.mark.spec("24")
 def test_an_entry_that_leaves_the_memory_lets_go(memory: WorkingMemory, clock: Clock) -> None:
     gone = []
 
@@ -88,6 +94,7 @@ def test_an_entry_that_leaves_the_memory_lets_go(memory: WorkingMemory, clock: C
     assert gone == ["2", "1", "3"]
 
 
+@pytest.mark.spec("24")
 @pytest.mark.parametrize("name", ["id", "timestamp"])
 def test_what_never_changes(clock: Clock, name: str) -> None:
     entry = ReasoningEntry("a", "1", clock.now())
@@ -95,6 +102,7 @@ def test_what_never_changes(clock: Clock, name: str) -> None:
         setattr(entry, name, getattr(entry, name))
 
 
+@pytest.mark.spec("6")
 def test_repeats_run_in_every_update(memory: WorkingMemory, parser: ResponseParser) -> None:
     entry = parser.parse("<repeat>echo x >>count; wc -l &lt;count</repeat>")
     assert isinstance(entry, RepeatEntry)
@@ -108,6 +116,7 @@ def test_repeats_run_in_every_update(memory: WorkingMemory, parser: ResponsePars
     assert entry.stdout == "2\n"
 
 
+@pytest.mark.spec("4")
 def test_layout_of_the_context(parser: ResponseParser) -> None:
     entry = parser.parse("<single>echo hi; exit 2</single>")
     assert isinstance(entry, ScriptEntry)
@@ -141,6 +150,7 @@ def test_long_answers_are_cut_in_their_entry(clock: Clock, character: str) -> No
     assert len(entry.context_xml()) < 21_000
 
 
+@pytest.mark.spec("27")
 def test_ids_are_short_and_ordered() -> None:
     ids = TimeIds()
     made = [ids.next() for _ in range(1000)]

@@ -27,6 +27,7 @@ def test_streams_and_exit_code(runner: ScriptRunner) -> None:
     assert not (result.timed_out or result.truncated or result.interrupted)
 
 
+@pytest.mark.spec("7")
 def test_timeout_kills_the_whole_group(runner: ScriptRunner, tmp_path: Path) -> None:
     begin = time.monotonic()
     result = run(runner, "echo before; sleep 60 & echo $! >child; sleep 60", timeout=1)
@@ -40,6 +41,7 @@ def test_timeout_kills_the_whole_group(runner: ScriptRunner, tmp_path: Path) -> 
     assert not alive(pid)
 
 
+@pytest.mark.spec("7")
 def test_a_background_child_that_holds_the_pipes_does_not_hang(runner: ScriptRunner, tmp_path: Path) -> None:
     result = run(runner, "(for i in 1 2 3 4 5 6 7 8; do sleep 0.25; echo tick; done; echo end >done) & echo started")
     assert not (tmp_path / "done").exists(), "waited for the child"
@@ -62,6 +64,7 @@ def test_a_daemon_that_floods_is_read_away(runner: ScriptRunner, tmp_path: Path)
         os.kill(pid, 9)
 
 
+@pytest.mark.spec("7")
 def test_too_much_output_keeps_head_and_tail(runner: ScriptRunner) -> None:
     result = run(runner, "seq 1 2000000", limit=20)
     assert result.truncated
@@ -74,6 +77,7 @@ def test_limit_zero_keeps_nothing(runner: ScriptRunner) -> None:
     assert result.truncated and "6 characters left out" in result.stdout
 
 
+@pytest.mark.spec("6")
 def test_side_by_side(runner: ScriptRunner) -> None:
     begin = time.monotonic()
     results = runner.run([Script(f"sleep 1; echo {number}") for number in range(5)])
@@ -141,6 +145,7 @@ def test_no_descriptor_is_left(runner: ScriptRunner) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+@pytest.mark.spec("8")
 def test_environment_of_scripts() -> None:
     given = {"PYTHONPATH": "/root/sia:/opt/x", "SIA_ENGINE_FD": "3", "PATH": "/bin"}
     assert script_environment(given, Path("/root/sia")) == {"PYTHONPATH": "/opt/x", "PATH": "/bin"}

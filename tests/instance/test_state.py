@@ -51,6 +51,7 @@ def save(directory: Path, memory: WorkingMemory, io: WebIOBuffer | None = None) 
     return store
 
 
+@pytest.mark.spec("35")
 def test_everything_comes_back(tmp_path: Path, memory: WorkingMemory, runner: ScriptRunner, clock: Clock) -> None:
     for entry in entries(runner, clock):
         memory.add_entry(entry)
@@ -79,6 +80,7 @@ def test_no_state(tmp_path: Path, runner: ScriptRunner) -> None:
 
 
 @pytest.mark.parametrize("kind", [SingleEntry, RepeatEntry])
+@pytest.mark.spec("35")
 def test_a_script_that_was_cut_off(
     tmp_path: Path, memory: WorkingMemory, clock: Clock, runner: ScriptRunner, kind: type[SingleEntry | RepeatEntry]
 ) -> None:

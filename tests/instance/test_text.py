@@ -13,11 +13,14 @@ ANY_TEXT = st.text(alphabet=st.characters() | st.characters(categories=["Cs"]) |
 
 
 @given(ANY_TEXT)
+@pytest.mark.spec("13")
 def test_visible_is_reversible(text: str) -> None:
     assert original(visible(text)) == text and shown_size(text) == len(visible(text))
 
 
 @given(ANY_TEXT)
+@pytest.mark.spec("9")
+@pytest.mark.spec("13")
 def test_visible_text_survives_xml_exactly(text: str) -> None:
     shown = visible(text)
     assert (etree.fromstring(f"<a>{wrap(shown)}</a>").text or "") == shown
@@ -41,6 +44,7 @@ def test_escapes_are_visible() -> None:
     assert visible("‹U+001B›") == "‹U+2039›U+001B›"
 
 
+@pytest.mark.spec("9")
 def test_cdata_unless_the_text_closes_one() -> None:
     assert wrap("a < b") == "<![CDATA[a < b]]>"
     assert wrap("a ]]> b") == "a ]]&gt; b"

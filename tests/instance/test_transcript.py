@@ -42,6 +42,7 @@ def turns(prompt: Prompt) -> list[Turn]:
     return list(prompt.context)
 
 
+@pytest.mark.spec("17")
 def test_a_conversation(runner: ScriptRunner) -> None:
     made = turns(TranscriptRenderer("system", "schema").render(ATTRIBUTES, entries(runner)))
     assert [turn.role for turn in made] == ["user", "assistant"] * 6 + ["user"]
@@ -57,6 +58,7 @@ def test_a_conversation(runner: ScriptRunner) -> None:
     assert [child.tag for child in status] == ["repeat"] and status.findtext("repeat/stdout") == "today"
 
 
+@pytest.mark.spec("17")
 def test_turns_stay_as_they_are(runner: ScriptRunner) -> None:
     """All but the last turn is the beginning of every later conversation; a document changes in its first line."""
     renderer, made = TranscriptRenderer("system", "schema"), entries(runner)
@@ -95,6 +97,7 @@ def shape(root: etree._Element) -> Sequence[tuple[str, ...]]:
     )
 
 
+@pytest.mark.spec("17")
 def test_a_scripted_policy_sees_the_same_in_both(runner: ScriptRunner) -> None:
     found = read(TranscriptRenderer("system", "schema").render(ATTRIBUTES, entries(runner)))
     wanted = etree.fromstring(DocumentRenderer("system", "schema").render(ATTRIBUTES, entries(runner)).document)

@@ -65,11 +65,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("answer", GOOD)
+@pytest.mark.spec("22")
 def test_valid(answer: str) -> None:
     assert VALIDATOR.validate(answer) is None
 
 
 @pytest.mark.parametrize(("answer", "words"), BAD.items())
+@pytest.mark.spec("2")
+@pytest.mark.spec("10")
+@pytest.mark.spec("11")
 def test_invalid_says_why(answer: str, words: str) -> None:
     error = VALIDATOR.validate(answer)
     assert error is not None
@@ -84,6 +88,8 @@ def test_nothing_raises(answer: str) -> None:
     VALIDATOR.validate(f"<single>{answer}</single>")
 
 
+@pytest.mark.spec("12")
+@pytest.mark.spec("13")
 def test_bombs_are_cheap() -> None:
     entities = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(20))
     bomb = f'<!DOCTYPE s [<!ENTITY e0 "ha">{entities}]><single>&e20;</single>'
@@ -99,6 +105,8 @@ def test_bombs_are_cheap() -> None:
     assert time.process_time() - begin < 5
 
 
+@pytest.mark.spec("5")
+@pytest.mark.spec("22")
 def test_root_elements() -> None:
     assert VALIDATOR.get_valid_root_elements() == {
         "single", "repeat", "delete", "stop", "read_stdin", "write_stdout", "reasoning",

@@ -55,11 +55,13 @@ def starts(tmp_path: Path) -> list[str]:
     return (tmp_path / "starts").read_text().splitlines()
 
 
+@pytest.mark.spec("33")
 def test_zero_stops(supervise, tmp_path: Path) -> None:
     assert supervise(0).wait(10) == 0
     assert len(starts(tmp_path)) == 1
 
 
+@pytest.mark.spec("33")
 def test_42_starts_again_at_once_and_arguments_are_passed_on(supervise, tmp_path: Path) -> None:
     began = time.monotonic()
     assert supervise(42, 42, 42, 0, arguments=("--engine", "my engine"), SIA_PAUSE="30").wait(10) == 0
@@ -84,6 +86,7 @@ def test_crashes_are_counted_and_started_again(supervise, tmp_path: Path) -> Non
     assert len(starts(tmp_path)) == 4
 
 
+@pytest.mark.spec("33")
 def test_the_pause_doubles_up_to_a_cap(supervise, tmp_path: Path) -> None:
     process = supervise(1, 1, 1, 0, SIA_PAUSE="1", SIA_PAUSE_CAP="1")
     assert process.wait(30) == 0

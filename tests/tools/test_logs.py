@@ -30,6 +30,7 @@ def run(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-I", str(TOOLS / tool), *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.spec("36")
 def test_search(logs: Path) -> None:
     done = run("search_logs.py", "--logs", str(logs), "NUMBER 7")
     assert done.stdout == "iteration 7:\n  <reasoning>thought & number 7\n"

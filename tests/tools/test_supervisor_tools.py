@@ -100,6 +100,7 @@ def desk(place: Place) -> Iterator[Desk]:
     made.close()
 
 
+@pytest.mark.spec("36")
 def test_the_whole_way_of_a_proposal(place: Place, desk: Desk) -> None:
     cloned = place.tool("clone", str(place.clone))
     assert cloned.returncode == 0 and "main is" in cloned.stdout, cloned.stderr
