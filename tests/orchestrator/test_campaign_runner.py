@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +18,7 @@ from orchestrator.campaign_store import CampaignStore
 from orchestrator.campaign_view import ArmRow, TaskRow
 from orchestrator.config import Campaign
 from orchestrator.plan import plan
-from orchestrator.progress import Board, Quiet
+from orchestrator.progress import Board, Progress
 from tests.orchestrator import trial_kit
 from tests.orchestrator.trial_kit import ONE_MODE, TrialKit
 
@@ -58,7 +59,7 @@ def test_a_trial_that_ends_by_an_error_of_ours_is_named_by_the_verdicts(kit: Tri
                 directory=tmp_path / "campaign",
                 parallel=1,
                 board=Board(name, {"baseline": 1, "one": 1}),
-                progress=Quiet(),
+                progress=Progress(io.StringIO()),
                 stop=threading.Event(),
                 **values,
             )
