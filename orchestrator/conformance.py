@@ -70,7 +70,7 @@ TITLES = {
     "13": "shows output of any bytes",
     "26": "takes a deleted entry out; says that an id is unknown, and goes on",
     "10": "says that an answer is not an action, and goes on",
-    "12": "says that it can't use answers of any bytes and size, and goes on",
+    "12": "tells of answers of any bytes and size, or uses them, and goes on",
     "14": "logs no answer that was not given",
     "14b": "logs every answer in a file of its own before it acts on it",
     "34a": "SIGUSR1: finishes the iteration, exits with code 42",

@@ -103,6 +103,9 @@ def run(script, timeout=60.0, limit=20000):
     return finish(*start(script, ""), timeout, limit)
 
 def refuse(answer):
+    if "terse" in FAULTS:  # no fault: it shows its latest trouble alone, and always in the same words
+        memory["0"] = ["That is no action.", ""]
+        return
     if answer.startswith("<delete"):
         silent = "mumbles"
     else:
@@ -111,6 +114,7 @@ def refuse(answer):
         add("That is no action: " + UNFIT.sub("?", answer[:100]))
 
 def act(answer):
+    memory.pop("0", None)
     found = SCRIPT.fullmatch(answer)
     if "obeys" in FAULTS and not found:
         found = SCRIPT.fullmatch(re.sub("<stdout>.*</stdout>", "", answer))
@@ -200,7 +204,8 @@ def test_any_program_can_keep_it(kit: TrialKit) -> None:
 
 
 def test_nothing_tells_of_the_check(kit: TrialKit) -> None:
-    """The supervisor listens here as in every other launch: an instance that looks for that finds no difference."""
+    """The supervisor listens here as in every other launch: an instance that looks for that finds no difference.
+    And how an agent tells of trouble is its own business."""
     looks = """
 import socket
 supervisor = socket.socket(socket.AF_UNIX)
@@ -209,7 +214,7 @@ supervisor.sendall(b"<status/>\\x04")
 assert supervisor.recv(1000).startswith(b"The supervisor runs.")
 supervisor.close()
 """
-    assert failed(kit, looks + SMALL) == {}
+    assert failed(kit, looks + SMALL.replace('"none"', '"terse"')) == {}
     assert not list(kit.home.run.glob("s-*"))
 
 
