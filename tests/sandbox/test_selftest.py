@@ -24,8 +24,10 @@ def test_all_promises_hold(tmp_path: Path) -> None:
     assert len(findings) > len(selftest.PROOFS) + 10
 
 
-def test_a_filter_that_lets_everything_pass_is_found(host: Host, tmp_path: Path) -> None:
-    host.seccomp = ALLOW_ALL
+def test_a_filter_that_lets_everything_pass_is_found(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "seccomp", lambda _: ALLOW_ALL)
     place = tmp_path / "p"
     place.mkdir(mode=0o711)
     said = proof("system calls").run(host, place) or ""
