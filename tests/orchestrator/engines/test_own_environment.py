@@ -29,7 +29,7 @@ class Model:
         return len(sys.prefix)  # which environment it runs in
 
     def infer(self, request, line):
-        guide = self.guides.of(request.schema, request.prefix)
+        guide, _ = self.guides.of(request.schema, request.prefix)
         yield guide.ending(request.prefix, b"")[1].encode() if guide else b"unguided"
         return EngineUsage()
 
