@@ -25,7 +25,7 @@ FILE_CAP = 32 * 1024 * 1024  # bytes of one file: the largest request is 16 MB, 
 TOTAL_CAP = 512 * 1024 * 1024  # bytes of all that are compared, if the requests were small
 DEPTH_CAP = 32  # directories in one another: without a bound, paths grow until nothing can open them
 PER_BLOCK = 8  # bytes that are kept for each one of disk: some file systems compress, and holes take nothing
-KEEP_SECONDS = 600.0  # for all of it: 3 GB take one minute on a slow machine
+KEEP_SECONDS = 600.0  # for reading and packing: 3 GB take one minute on a slow machine
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ class OwnLogs:
                 files, total = files + 1, total + len(content)
                 if os.fstat(file.fileno()).st_size > FILE_CAP:
                     self._note(f"files were compared up to {FILE_CAP:,} bytes", name)
+                begun = time.monotonic()
                 yield name, content
+                self._deadline += time.monotonic() - begun  # comparing has a clock of its own
 
     def _pack(self, packer: Packer, name: str, begun: bytes, file: BinaryIO) -> None:
         """Pack one file, of which `begun` has been read, as far as there is room for it."""
@@ -156,7 +158,7 @@ class OwnLogs:
         except FileNotFoundError:
             return
         except OSError:  # its own /root/data is closed to us: its doing, and no fault of ours
-            self._note("directories that can't be read", "iterations")
+            self._note("directories that can't be read", "")
             return
         pending = [("", [""])]  # directories, and the names in them that are still to be looked at, last first
         while pending:
@@ -197,7 +199,7 @@ def _below(directory: str, name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    return one_line(name, 80)
+    return one_line(name or "iterations", 80)
 
 
 def kept_logs(trial_directory: Path) -> Path:

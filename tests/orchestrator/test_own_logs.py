@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,16 @@ def test_what_bounds_an_archive_is_named(
     (cut,) = archive.cuts
     assert why in cut and "z.xml" not in archive.names and len(archive.names) < 4
     assert all(archive.read(name) == (log / name).read_bytes() for name in archive.names if not archive.missing(name))
+
+
+def test_comparing_is_no_time_of_keeping(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a log that takes long to compare would be cut."""
+    monkeypatch.setattr(own_logs, "KEEP_SECONDS", 0.5)
+    with Packer(tmp_path / "kept.zst") as packer:
+        for _ in OwnLogs(tmp_path).keep(packer):
+            time.sleep(0.6)
+    archive = LogArchive(tmp_path / "kept.zst")
+    assert (archive.names, archive.cuts) == (["00000001.xml", "z.xml"], ())
 
 
 def test_what_can_not_be_read_is_counted(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
