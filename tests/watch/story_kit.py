@@ -155,11 +155,12 @@ class Terminal:
         """The exit code, once the program has ended."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            dead, _, code = self._tmux(
-                "display-message", "-p", "-t", name, "#{pane_dead} #{pane_dead_status}"
-            ).partition(" ")
+            shown = self._tmux("display-message", "-p", "-t", name, "#{pane_dead},#{pane_dead_status},#{pid}")
+            dead, code, server = shown.split(",")
             if dead == "1" and code:  # the terminal may be closed a moment before the program has ended
                 return int(code)
+            if dead == "1":
+                _signal(int(server), signal.SIGCHLD)  # tmux 3.3a can miss one: the program has ended, and nobody asks
             time.sleep(0.05)
         raise AssertionError(f"{name} has not ended after {seconds:g} s; its screen is:\n{self.screen(name)}")
 
