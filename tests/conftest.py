@@ -34,6 +34,7 @@ MODES = ["root", "user"] if IS_ROOT else ["user"]
 REPORTS = "SIA_TEST_REPORTS"  # in the child: where its reports go
 ENVIRONMENTS = "SIA_TEST_ENVIRONMENTS"  # in the child: where Python environments are built once for the whole run
 CHILD_TIMEOUT = 900
+LONGEST = ("test_demo.py", "test_story_tmux.py", "test_promotion_faults.py")
 
 
 @pytest.fixture(params=MODES)
@@ -104,10 +105,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """As root: the first "user" item of a file waits for the child that runs all of them."""
+    """As root: the first "user" item of a file waits for the child that runs all of them.
+
+    They come first, file by file: two workers in one file would wait for the same child. Then what takes longest, so
+    that no worker is left alone with it at the end.
+    """
+    if not IS_ROOT:
+        return
     for item in items:
-        if IS_ROOT and _is_user_item(item):
+        if _is_user_item(item):
             item.add_marker(pytest.mark.timeout(CHILD_TIMEOUT + 60), append=False)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: (not _is_user_item(item), item.path.name not in LONGEST))
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

@@ -198,7 +198,7 @@ def test_ctrl_c_while_one_is_paused_leaves_nothing(place: Workplace) -> None:
     with hanging(place) as (process, rows):
         with closing(database.connect(place.state / "sia.db")) as connection:
             for number in [requests.ask(connection, "pause", row["id"]) for row in rows]:
-                assert requests.wait(connection, number, 30) == "paused"
+                assert requests.wait(connection, number, 60) == "paused"
         family = children(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=30)
