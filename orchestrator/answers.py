@@ -50,7 +50,7 @@ def answered(exchange: Exchange) -> bool:
 
 
 def valid(exchange: Exchange, checks: Checks) -> bool:
-    """Whether an exchange is an iteration with a valid action (what a trial boot is judged by)."""
+    """Whether an exchange is an iteration with a valid action (what a boot of a new generation is judged by)."""
     return answered(exchange) and checks.check(exchange.asked.prefix + exchange.reply).error is None
 
 
