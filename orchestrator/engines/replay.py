@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.answers import answered
+from orchestrator.engines.beginnings import shared_beginning
 from orchestrator.engines.host import EngineDown, EngineHost
 from orchestrator.engines.serve import EngineError, Hangup, Line, serve
 from orchestrator.errors import SiaError, UsageError
@@ -155,30 +156,21 @@ def _told(where: str, mine: bytes, their: bytes, places: list[tuple[int, int]]) 
 def _parting(mine: bytes, their: bytes) -> tuple[list[tuple[int, int]], int]:
     """Where two different texts part, and part again after a small difference (bytes of each, from 0); and how many
     bytes they share before, between and behind."""
-    shared = at = _common(mine, their)
+    shared = at = shared_beginning(mine, their)
     places, one, other = [(at, at)], at, at
     for i, j in _GAPS:
         equal = mine[at + i : at + i + _AGAIN]
         if len(equal) == _AGAIN and equal == their[at + j : at + j + _AGAIN]:
-            more = _common(mine[at + i :], their[at + j :])
+            more = shared_beginning(mine[at + i :], their[at + j :])
             shared, one, other = shared + more, at + i + more, at + j + more
             if (one, other) != (len(mine), len(their)):
                 places.append((one, other))
             break
-    return places, shared + _common(mine[one:][::-1], their[other:][::-1])
+    return places, shared + shared_beginning(mine[one:][::-1], their[other:][::-1])
 
 
 def _place(mine: bytes, their: bytes, one: int, other: int) -> str:
     return f"byte {one}, where {mine[one : one + 24]!r} is asked and {their[other : other + 24]!r} was recorded"
-
-
-def _common(left: bytes, right: bytes) -> int:
-    """The length of the common beginning. Slices are compared in C, bytes one by one are not."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
-    return low
 
 
 def _parts(asked: Request | Asked) -> list[tuple[str, bytes]]:

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 
 from lxml import etree
 
+from orchestrator.engines.beginnings import shared_beginning
 from orchestrator.engines.scripted.expressions import Values
 from orchestrator.engines.scripted.faults import Faults, spoil
 from orchestrator.engines.scripted.policy import Policy
@@ -86,7 +87,7 @@ class ScriptedModel:
         per_token, price = self.policy.chars_per_token, self.policy.cost_per_1k
         completion = math.ceil(answer / per_token)
         shown = f"{request.system}{request.schema}{request.context or ''}{''.join(turn.text for turn in request.turns)}"
-        cached = int(_common(line.memory.get("shown", ""), shown) / per_token)
+        cached = int(shared_beginning(line.memory.get("shown", ""), shown) / per_token)
         line.memory["shown"] = shown
         cost = None if price is None else round((prompt + completion) * price / 1000, 9)
         return EngineUsage(prompt, completion, min(cached, prompt), cost, finish)
@@ -172,15 +173,6 @@ def _read(text: str) -> tuple[etree._Element, str]:
         outer.append(root)
         root = outer
     return root, malformed
-
-
-def _common(left: str, right: str) -> int:
-    """The length of the common beginning: comparing slices is quicker than characters."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
-    return low
 
 
 def _wait(line: Line, seconds: float) -> None:
