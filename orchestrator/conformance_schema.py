@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lxml import etree
 
-from orchestrator.answer_process import OPTIONS, XSD
+from orchestrator.answer_process import XSD, schema_root
 
 MAX_SCHEMA = 1 << 20  # bytes; ours has two thousand
 _DEFINITIONS = (f"{XSD}complexType", f"{XSD}attributeGroup")
@@ -54,16 +54,13 @@ class Actions:
 
 def _root(schema: bytes) -> etree._Element | None:
     """The schema's root, if the broker could take it. Only parsed, never compiled: that is what can take for ever."""
-    if len(schema) > MAX_SCHEMA or b"<!DOCTYPE" in schema:
+    if len(schema) > MAX_SCHEMA:
         return None
     try:
-        root = etree.fromstring(schema, etree.XMLParser(**OPTIONS))  # type: ignore[arg-type]
+        root = schema_root(schema)
     except (etree.XMLSyntaxError, ValueError):
         return None
-    if root.tag != f"{XSD}schema" or root.getroottree().docinfo.internalDTD is not None:
-        return None
-    parts = root.iter(f"{XSD}import", f"{XSD}include", f"{XSD}redefine", f"{XSD}override")
-    return root if next(parts, None) is None else None
+    return root if root.tag == f"{XSD}schema" else None
 
 
 def _name(element: etree._Element, attribute: str) -> str:

@@ -86,6 +86,10 @@ def test_valid_says_what_a_trial_boot_counts(journal: Journal) -> None:
         (XS + b'<xs:import schemaLocation="http://localhost/x"/></xs:schema>', "<import> is not taken"),
         (XS + b'<xs:include schemaLocation="/etc/passwd"/></xs:schema>', "<include> is not taken"),
         (b'<!DOCTYPE a [<!ENTITY x SYSTEM "/etc/passwd">]>' + XS + b"</xs:schema>", "a DOCTYPE is not taken"),
+        (
+            f'<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a>{XS.decode()}</xs:schema>'.encode("utf-16"),
+            "a DOCTYPE is not taken",
+        ),
         (XS + b'<xs:element name="a" type="nope"/></xs:schema>', "nope"),
     ],
 )
